@@ -1,0 +1,65 @@
+"""The command line: a file per noun, each imported when its command is called. It is a user of the public names."""
+
+from __future__ import annotations
+
+import logging
+
+import click
+
+import eventlog
+from eventlog.cli.groups import Entry, LazyGroup
+from eventlog.cli.output import Notes, occupy_closed_descriptors, out
+
+SECTIONS = {
+    "Agents": {
+        "init": Entry("init:init", "the folder of a new agent"),
+        "validate": Entry("agent:validate", "what is wrong with an agent's hooks and extensions"),
+        "info": Entry("agent:info", "an agent's hooks and extensions"),
+    },
+    "Looking at the log": {
+        "sessions": Entry("sessions:sessions", "the sessions of a log"),
+        "show": Entry("show:show", "the events of a session, or a turn as a transcript"),
+        "tail": Entry("tail:tail", "the last events, and those that come"),
+    },
+    "Hooks and extensions": {
+        "hooks": Entry("hooks:hooks", "how far each observe hook is, and what it missed"),
+        "logs": Entry("hooks:logs", "what handlers of observe hooks threw"),
+        "extensions": Entry("extensions:extensions", "what is installed, what it may read, what it is owed"),
+        "deliveries": Entry("deliveries:deliveries", "what extensions are owed, and when they are called next"),
+        "dead": Entry("dead:dead", "deliveries that were given up"),
+        "policy": Entry("policy:policy", "the numbers of delivery, and the limits"),
+    },
+    "Into the log and out of it": {
+        "append": Entry("append:append", "append one event to a session"),
+        "import": Entry("history:import_", "envelopes from a file of JSON lines into the log"),
+        "export": Entry("history:export", "envelopes of the log as lines of JSON"),
+    },
+    "Care for the file": {
+        "stats": Entry("file:stats", "how large the log is"),
+        "check": Entry("file:check", "whether all of the log is there, and undamaged"),
+    },
+}
+
+
+@click.group(
+    cls=LazyGroup,
+    name="eventlog",
+    sections=SECTIONS,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["--help", "-h"]},
+    epilog="Ends with 0 done, 1 findings, 2 wrong usage, 3 not found, 4 damaged, 5 in use or refused, 130 interrupted.",
+)
+@click.version_option(eventlog.__version__, prog_name="eventlog", message="%(prog)s %(version)s")
+@click.pass_context
+def command_line(context: click.Context) -> None:
+    """Look at an event log, at what its hooks and extensions were shown, and bring events in and out."""
+    if context.invoked_subcommand is None:
+        out().harmless(f"{context.get_help()}\n")
+        context.exit(2)
+
+
+def main() -> None:
+    """Run the command line and end the process with its exit code."""
+    occupy_closed_descriptors()
+    logging.getLogger("eventlog").addHandler(Notes())
+    command_line.main()

@@ -1,0 +1,92 @@
+"""`append`: one event."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from eventlog import Event, EventLog, InvalidEvent, SessionNotFound
+from eventlog.cli.explain import Code
+from eventlog.cli.opening import owning
+from eventlog.cli.options import json_option, log_options
+from eventlog.cli.output import out
+from eventlog.cli.process import asynchronous
+from eventlog.events import MAX_EVENT_BYTES
+
+FROM_STDIN = "-"
+
+
+@click.command(short_help="append one event to a session")
+@click.argument("session_id", metavar="SESSION")
+@click.argument("event_type", metavar="TYPE")
+@click.argument("data", default="{}", metavar="[DATA]")
+@click.option("--turn", metavar="TURN", help="The turn that it belongs to.")
+@click.option("--key", metavar="KEY", help="Store it once, however often this is repeated with the same key.")
+@click.option("--expected-index", type=int, metavar="N", help="Store it only if it gets this index.")
+@click.option("--start", is_flag=True, help="Start the session if it is not there.")
+@json_option
+@log_options
+@asynchronous
+async def append(
+    db: Path,
+    session_id: str,
+    event_type: str,
+    data: str,
+    turn: str | None,
+    key: str | None,
+    expected_index: int | None,
+    start: bool,
+    as_json: bool,
+) -> Code:
+    """Append one event to SESSION. DATA is a JSON object, or - to read it from stdin.
+
+    Takes ownership of the log for a moment, which must exist and not be in use.
+    """
+    content = _object(sys.stdin.buffer.read(6 * MAX_EVENT_BYTES) if data == FROM_STDIN else data)
+    output = out()
+    async with owning(db) as log:
+        if start:
+            await _start(log, session_id)
+        event = await log.append(session_id, event_type, content, turn_id=turn, key=key, expected_index=expected_index)
+    if as_json:
+        output.json(event.to_dict())
+    else:
+        output.line(_told(event))
+    return Code.DONE
+
+
+def _told(event: Event[Any]) -> str:
+    return f"{event.type} is event {event.index} of session {event.session_id}, position {event.position}"
+
+
+async def _start(log: EventLog, session_id: str) -> None:
+    try:
+        await log.session(session_id)
+    except SessionNotFound:
+        await log.start_session(session_id, channel="cli")
+
+
+def _object(text: str | bytes) -> dict[str, Any]:
+    """DATA as it was written: a decoder that drops the first of two equal keys would change it."""
+    try:
+        data = json.loads(text, object_pairs_hook=_without_twins, parse_constant=_refused)
+    except (ValueError, RecursionError) as error:
+        raise InvalidEvent("data", f"is not JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise InvalidEvent("data", 'must be a JSON object, such as \'{"text": "hi"}\'')
+    return data
+
+
+def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("an object has a key twice")
+    return found
+
+
+def _refused(constant: str) -> None:
+    raise ValueError(f"{constant} is not a JSON value")

@@ -1,0 +1,121 @@
+"""`stats` and `check`: how large the log is, and whether all of it is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from eventlog.cli.explain import Code
+from eventlog.cli.human import count, size
+from eventlog.cli.opening import reading
+from eventlog.cli.options import json_option, log_options
+from eventlog.cli.output import Output, Span, out
+from eventlog.cli.process import asynchronous
+from eventlog.cli.progress import progress
+from eventlog.inspection import Report
+
+LABELS = {
+    "path": "log",
+    "lastPosition": "last position",
+    "deadLetters": "dead letters",
+    "hookGaps": "hook gaps",
+    "kvKeys": "kv keys",
+    "notInSessionIndex": "not yet in the session index",
+    "epoch": "owners so far",
+    "ownerPid": "owned by process",
+    "checkpointsSuspended": "checkpoints suspended",
+    "databaseBytes": "database",
+    "walBytes": "write-ahead log",
+    "sqlite": "SQLite",
+}
+
+
+@click.command(short_help="how large the log is")
+@json_option
+@log_options
+@asynchronous
+async def stats(db: Path, as_json: bool) -> Code:
+    """Show counts, sizes and settings of the log."""
+    async with reading(db) as log:
+        found = await log.stats()
+    output = out()
+    if as_json:
+        output.json(found)
+        return Code.DONE
+    labels = {name: LABELS.get(name, name) for name, value in found.items() if value is not None}
+    width = max(map(len, labels.values()))
+    for name, label in labels.items():
+        output.line(Span(f"{label:<{width}}", "dim"), f"  {_told(name, found[name])}")
+    return Code.DONE
+
+
+def _told(name: str, value: Any) -> str:
+    if name.endswith("Bytes"):
+        return size(value)
+    if name == "ownerPid" or not isinstance(value, int | list):
+        return str(value)
+    return " ".join(map(str, value)) if isinstance(value, list) else f"{value:,}"
+
+
+@click.command(short_help="whether all of the log is there, and undamaged")
+@click.option("--quick", is_flag=True, help="Leave out SQLite's own check of every page.")
+@json_option
+@log_options
+@asynchronous
+async def check(db: Path, quick: bool, as_json: bool) -> Code:
+    """Prove the log: the checksum of every event, no hole in positions and indexes, SQLite's own check.
+
+    Names every damaged event, and ends with 1 when there is any fault.
+    """
+    async with reading(db) as log:
+        with progress("checking", "events") as update:
+            report = await log.check(full=not quick, progress=update)
+    if as_json:
+        out().json(_document(report))
+    else:
+        _tell(out(), report)
+    return Code.DONE if report.ok else Code.FINDINGS
+
+
+def _document(report: Report) -> dict[str, Any]:
+    damaged = [
+        {"sessionId": each.session_id, "index": each.index, "position": each.position, "why": each.why}
+        for each in report.damaged
+    ]
+    return {
+        "ok": report.ok,
+        "events": report.events,
+        "sessions": report.sessions,
+        "damaged": damaged,
+        "damagedCount": report.damaged_count,
+        "missing": [{"first": each.first, "last": each.last} for each in report.missing],
+        "faults": report.faults,
+        "shortened": None if report.head is None else {"proven": report.head[0], "found": report.head[1]},
+    }
+
+
+def _tell(output: Output, report: Report) -> None:
+    for fault in _faults(report):
+        output.line(Span("fault", "bad"), f"  {fault}")
+    checked = f"{count(report.events, 'event')} in {count(report.sessions, 'session')}"
+    if report.ok:
+        output.line(Span("ok", "good"), f": {checked}, nothing damaged and nothing missing")
+        return
+    unnamed = report.damaged_count - len(report.damaged)
+    more = f"; {unnamed:,} more damaged events are not named" if unnamed else ""
+    output.line(f"checked {checked}{more}; restore a backup, or export what can be read")
+
+
+def _faults(report: Report) -> Iterator[str]:
+    for event in report.damaged:
+        place = f"event {event.index} of session {event.session_id} (position {event.position})"
+        yield f"{place} is damaged: {event.why}"
+    for gap in report.missing:
+        yield f"positions {gap.first} to {gap.last} are missing"
+    yield from report.faults
+    if report.head is not None:
+        proven, found = report.head
+        yield f"the log held events up to position {proven}, and now ends at {found}"

@@ -1,0 +1,132 @@
+"""`hooks` and `logs`: how far each observe hook is, what it missed, and what its handlers threw."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from eventlog.cli.explain import Code, Stop
+from eventlog.cli.human import moment_us, span
+from eventlog.cli.opening import reading
+from eventlog.cli.options import json_lines_option, json_option, log_options
+from eventlog.cli.output import Piece, Span, out
+from eventlog.cli.plain import plain
+from eventlog.cli.process import asynchronous
+from eventlog.cli.table import Column, Row, table
+from eventlog.errors import shown
+from eventlog.inspection import ErrorRow, GapRow, HookRow, Inspection
+
+HOOKS = (
+    Column("HOOK"),
+    Column("AGENT", spare=2),
+    Column("BEHIND", right=True),
+    Column("GAPS", right=True),
+    Column("CALLS", right=True),
+    Column("ERRORS", right=True),
+    Column("RESTART", spare=3),
+    Column("EVENTS", long=True),
+    Column("SOURCE", long=True, spare=1),
+)
+GAPS = (
+    Column("GAP OF HOOK"),
+    Column("AGENT", spare=2),
+    Column("POSITIONS"),
+    Column("EVENTS", right=True),
+    Column("SESSION"),
+    Column("SINCE (UTC)", spare=1),
+)
+LINES = 100
+
+
+@click.command(short_help="how far each observe hook is, and what it missed")
+@click.argument("name", required=False, metavar="[HOOK]")
+@click.option("--gaps", "only_gaps", is_flag=True, help="Only the gaps: events that a hook will never be shown.")
+@click.option("--all", "every", is_flag=True, help="Also hooks that the last runtime did not load.")
+@json_option
+@log_options
+@asynchronous
+async def hooks(db: Path, name: str | None, only_gaps: bool, every: bool, as_json: bool) -> Code:
+    """List the hooks that the last runtime loaded, or only HOOK, and the gaps of what they were shown.
+
+    BEHIND counts positions of the log that a hook has not finished, as it was last written down.
+    """
+    async with reading(db) as log:
+        inspection = Inspection(log)
+        rows = [row for row in await inspection.hooks() if name in (None, row.name) and (row.loaded or every or name)]
+        gaps = await inspection.hook_gaps(name)
+    if name is not None and not rows:
+        raise Stop(
+            Code.NOT_FOUND, f"no hook {shown(name)} has been served from this log; `eventlog hooks --all` lists them"
+        )
+    output = out()
+    if as_json:
+        output.json(plain(gaps if only_gaps else rows))
+        return Code.DONE
+    if not only_gaps:
+        table(output, HOOKS, [_hook(row) for row in rows], "no hooks")
+        if gaps:
+            output.line()
+    table(output, GAPS, [_gap(gap) for gap in gaps], "no gaps" if only_gaps else "")
+    return Code.DONE
+
+
+def _hook(row: HookRow) -> Row:
+    return (
+        Span(row.name, "name" if row.loaded else "dim"),
+        row.agent,
+        Span(f"{row.lag:,}", "wait" if row.lag else ""),
+        Span(f"{row.gaps:,}", "wait" if row.gaps else ""),
+        f"{row.calls:,}",
+        Span(f"{row.errors:,}", "bad" if row.errors else ""),
+        row.on_restart,
+        " ".join(row.events),
+        row.source,
+    )
+
+
+def _gap(gap: GapRow) -> Row:
+    return (
+        Span(gap.name, "name"),
+        gap.agent,
+        span(gap.first, gap.last),
+        f"at most {gap.at_most:,}",
+        gap.session_id or "all",
+        moment_us(gap.at_us),
+    )
+
+
+@click.command(short_help="what handlers of observe hooks threw")
+@click.argument("name", required=False, metavar="[HOOK]")
+@click.option("--after", type=click.IntRange(min=0), default=0, metavar="N", help="Only errors with a larger number.")
+@click.option(
+    "--limit", "-n", type=click.IntRange(min=0), default=LINES, show_default=True, metavar="N", help="The newest N."
+)
+@json_lines_option
+@json_option
+@log_options
+@asynchronous
+async def logs(db: Path, name: str | None, after: int, limit: int, as_json: bool, as_json_lines: bool) -> Code:
+    """Show the stored errors of all hooks, or of HOOK, oldest first."""
+    async with reading(db) as log:
+        inspection = Inspection(log)
+        errors = await inspection.hook_errors(name, after, limit)
+        if not errors and name is not None and not any(row.name == name for row in await inspection.hooks()):
+            raise Stop(
+                Code.NOT_FOUND,
+                f"no hook {shown(name)} has been served from this log; `eventlog hooks --all` lists them",
+            )
+    output = out()
+    if as_json:
+        output.json(plain(errors))
+    for error in () if as_json else errors:
+        if as_json_lines:
+            output.json_line(plain(error))
+        else:
+            output.line(*_error(error))
+    return Code.DONE
+
+
+def _error(error: ErrorRow) -> tuple[Piece, ...]:
+    at, place = moment_us(error.at_us), f"position {error.position}"
+    return Span(f"{at}  {place}  ", "dim"), error.message

@@ -1,0 +1,42 @@
+"""Opens the log of a command: to look at it, or to own it for a moment."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from eventlog import EventLog, NotALog
+from eventlog.cli.explain import Code, Stop
+
+
+@asynccontextmanager
+async def reading(path: Path) -> AsyncIterator[EventLog]:
+    """The log, read-only; damaged events are noticed. Ends the command when there is none."""
+    _must_exist(path)
+    async with EventLog(path, read_only=True, verify_reads=True) as log:
+        yield log
+
+
+@asynccontextmanager
+async def owning(path: Path, *, create: bool = False) -> AsyncIterator[EventLog]:
+    """The log, with this process as its owner; it has to be there unless `create`."""
+    if not create:
+        _must_exist(path)
+        _must_not_be_empty(path)
+    async with EventLog(path) as log:
+        yield log
+
+
+def _must_exist(path: Path) -> None:
+    if not path.exists():
+        raise Stop(
+            Code.NOT_FOUND,
+            f"there is no log at {path}; name one with --db or EVENTLOG_DB, or its agent's folder with --dir",
+        )
+
+
+def _must_not_be_empty(path: Path) -> None:
+    """An owner would make a log of it."""
+    if path.stat().st_size == 0:
+        raise NotALog(path, "the file is empty")

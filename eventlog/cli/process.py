@@ -1,0 +1,104 @@
+"""How a command runs and ends: signals, readers that leave, and errors as one line and an exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import signal
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, ParamSpec
+
+from eventlog.cli import output
+from eventlog.cli.explain import Code, explained
+
+P = ParamSpec("P")
+Work = Coroutine[Any, Any, Code | None]
+
+WATCH_S = 0.25
+
+
+def guarded(command: Callable[[], int | None]) -> int:
+    """Run a command and return its exit code, however it ends; no error and no closed pipe gets past this."""
+    try:
+        code = command() or Code.DONE
+        if code != Code.INTERRUPTED:  # then its reader may be what it was waiting for
+            output.out().flush()
+            return code
+    except (output.OutputClosed, BrokenPipeError):  # click writes by itself, as for --help
+        code = Code.DONE
+    except output.OutputFailed as error:
+        output.note(f"the output cannot be written: {error}; make room, or write it elsewhere")
+        code = Code.REFUSED
+    except KeyboardInterrupt:
+        code = Code.INTERRUPTED
+    except Exception as error:
+        code, message = explained(error)
+        _flush_what_there_is()
+        output.note(message.replace("\n", "; "))
+        return code
+    output.silence(output.out())
+    return code
+
+
+def _flush_what_there_is() -> None:
+    """What was found before the error is shown before it."""
+    try:
+        output.out().flush()
+    except (output.OutputClosed, output.OutputFailed):
+        output.silence(output.out())
+
+
+def asynchronous(command: Callable[P, Work]) -> Callable[P, Code | None]:
+    """Make a coroutine function a plain one, with an event loop of its own."""
+
+    @functools.wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> Code | None:
+        return asyncio.run(_interruptible(command(*args, **kwargs)))
+
+    return run
+
+
+async def _interruptible(work: Work) -> Code | None:
+    """SIGINT and SIGTERM cancel the work, so that it ends in order."""
+    task = asyncio.current_task()
+    assert task is not None
+    with _signals_to(task):
+        try:
+            return await work
+        except asyncio.CancelledError:
+            return Code.INTERRUPTED
+
+
+@contextmanager
+def _signals_to(task: asyncio.Task[Any]) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        if task.cancelling():
+            raise KeyboardInterrupt
+        loop.call_soon_threadsafe(task.cancel)
+        output.stop_writing()
+
+    before = [(number, signal.signal(number, interrupt)) for number in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+        output.may_write()
+
+
+async def while_read(work: Coroutine[Any, Any, None]) -> None:
+    """Do it until it is done, or nobody reads stdout any more: then raises OutputClosed."""
+    task = asyncio.ensure_future(work)
+    try:
+        while not task.done():
+            if output.reader_left():
+                raise output.OutputClosed
+            await asyncio.wait({task}, timeout=WATCH_S)
+        await task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,186 @@
+"""Extensions as they run: installed in the file, activated in this process, served by the worker."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from eventlog.durable.envelope import LOG_TYPE_OF, DurableEventType
+from eventlog.durable.extension import JobReader, LoadedExtension, Storage, TurnReader, activate_extension
+from eventlog.durable.manifest import Manifest, load_manifest
+from eventlog.durable.worker import Worker
+from eventlog.errors import ActivationError
+from eventlog.log import EventLog
+from eventlog.store.deliveries import Deliveries, Delivery, DeliveryGap
+from eventlog.store.extensions import Cleared, Extensions, Installation, InstalledExtension
+
+MANIFEST_NAME = "extension.json"
+
+logger = logging.getLogger("eventlog.durable")
+
+
+class Readers(msgspec.Struct, frozen=True):
+    """What an activated extension reads and keeps, made for it by the runtime."""
+
+    turns: TurnReader
+    jobs: JobReader
+    storage: Storage
+
+
+class RunningExtensions:
+    """The extensions of one runtime. Each is named by its folder or its manifest id; InvalidName if it is unknown.
+
+    What an operator says is committed first, then followed here: calls are aborted, the extension is stopped or
+    activated. One that cannot be activated stays installed, and its deliveries wait for it.
+    """
+
+    def __init__(self, log: EventLog, worker: Worker, readers_for: Callable[[InstalledExtension], Readers]) -> None:
+        self._log = log
+        self._worker = worker
+        self._readers_for = readers_for
+        self._extensions = Extensions(log.store)
+        self._deliveries = Deliveries(log.store)
+        self._active: dict[int, LoadedExtension] = {}
+        self.failed: dict[str, str] = {}
+        """Why an extension is not active, by its name."""
+
+    # -- from start to stop -------------------------------------------------------------------------------------
+
+    async def take_in(self, folder: Path, projects: Sequence[str]) -> InstalledExtension:
+        """Install what stands in a folder of the agent, and activate it where it is enabled; raises ManifestError."""
+        installation, manifest = _read(folder)
+        installed = await self._extensions.install(installation, projects)
+        if installed.state == "enabled":
+            await self._activate(installed, manifest)
+        return installed
+
+    async def stop(self) -> None:
+        """Deactivate all of them; the worker was stopped before."""
+        for key in list(self._active):
+            await self._active.pop(key).deactivate()
+
+    # -- what operators do --------------------------------------------------------------------------------------
+
+    async def install(self, path: str | Path, grants: Sequence[str] = ()) -> InstalledExtension:
+        """Install an extension's folder, grant it projects and activate it; it begins at the head of the log."""
+        installation, manifest = _read(Path(path))
+        installed = await self._extensions.install(installation, grants, by_operator=True)
+        await self._deactivate(installed, "reinstalled")
+        await self._activate(installed, manifest)
+        return installed
+
+    async def uninstall(self, name: str) -> Cleared:
+        """Stop it for good, take back its grants and clear what it was owed; running calls are aborted (R47)."""
+        installed = await self._extensions.find(name)
+        cleared = await self._extensions.uninstall(name)
+        await self._deactivate(installed, "uninstalled")
+        return cleared
+
+    async def enable(self, name: str) -> InstalledExtension:
+        """Activate it again, from the head of the log on (R48)."""
+        installed = await self._extensions.enable(name)
+        if installed.key not in self._active:
+            await self._activate(installed, load_manifest(Path(installed.path)))
+        return installed
+
+    async def disable(self, name: str) -> Cleared:
+        """Stop it and clear what it was owed; running calls are aborted (R46)."""
+        installed = await self._extensions.find(name)
+        cleared = await self._extensions.disable(name)
+        await self._deactivate(installed, "disabled")
+        return cleared
+
+    async def pause(self, name: str) -> InstalledExtension:
+        """Begin no more calls; its queue goes on filling and no attempt is spent."""
+        return await self._extensions.pause(name)
+
+    async def resume(self, name: str) -> InstalledExtension:
+        """Begin calls again."""
+        installed = await self._extensions.resume(name)
+        self._worker.wake()
+        return installed
+
+    async def grant(self, name: str, project: str, capability: str | None = None) -> InstalledExtension:
+        """Let it read a project from now on; nothing that was recorded before is delivered (R48)."""
+        return await self._extensions.grant(name, project, capability)
+
+    async def revoke(self, name: str, project: str, capability: str | None = None) -> Cleared:
+        """Take a project back, clear what it was owed of it, and abort the calls of it (R45)."""
+        installed = await self._extensions.find(name)
+        cleared = await self._extensions.revoke(name, project, capability)
+        self._worker.abort(installed.key, "revoked", project)
+        return cleared
+
+    # -- what there is ------------------------------------------------------------------------------------------
+
+    async def list(self) -> list[InstalledExtension]:
+        """All of them, by name."""
+        return await self._extensions.all()
+
+    def is_active(self, name: str) -> bool:
+        """Whether an extension, named by its folder, is activated in this process."""
+        return any(loaded.name == name for loaded in self._active.values())
+
+    async def deliveries(self, name: str | None = None) -> Sequence[Delivery]:
+        """What is pending or being delivered, of one extension or of all."""
+        return await self._deliveries.live(await self._key(name))
+
+    async def gaps(self, name: str | None = None) -> Sequence[DeliveryGap]:
+        """What was refused because a queue was full, of one extension or of all."""
+        return await self._deliveries.gaps(await self._key(name))
+
+    async def _key(self, name: str | None) -> int | None:
+        return None if name is None else (await self._extensions.find(name)).key
+
+    # -- activation ---------------------------------------------------------------------------------------------
+
+    async def _activate(self, installed: InstalledExtension, manifest: Manifest) -> None:
+        readers = self._readers_for(installed)
+        try:
+            loaded = await activate_extension(
+                installed.path,
+                manifest,
+                clock=self._log.clock,
+                turns=readers.turns,
+                jobs=readers.jobs,
+                storage=readers.storage,
+            )
+        except ActivationError as error:
+            self.failed[installed.name] = error.why
+            logger.error("%s; its deliveries wait", error)
+            return
+        self.failed.pop(installed.name, None)
+        self._active[installed.key] = loaded
+        self._worker.serve(installed.key, installed.name, loaded.handlers)
+
+    async def _deactivate(self, installed: InstalledExtension, reason: str) -> None:
+        await self._worker.withdraw(installed.key, reason)
+        loaded = self._active.pop(installed.key, None)
+        if loaded is not None:
+            await loaded.deactivate()
+
+
+def extension_folders(agent_folder: Path) -> list[Path]:
+    """The folders below `agent/extensions` that have a manifest, by name."""
+    root = agent_folder / "extensions"
+    if not root.is_dir():
+        return []
+    return sorted(folder for folder in root.iterdir() if (folder / MANIFEST_NAME).is_file())
+
+
+def _read(folder: Path) -> tuple[Installation, Manifest]:
+    folder = folder.absolute()
+    manifest = load_manifest(folder)
+    handlers: Mapping[str, str] = {LOG_TYPE_OF[DurableEventType(hook.event)]: hook.handler for hook in manifest.hooks}
+    installation = Installation(
+        name=folder.name,
+        id=manifest.id,
+        version=manifest.version,
+        path=str(folder),
+        manifest=manifest.to_json().decode(),
+        handlers=handlers,
+    )
+    return installation, manifest

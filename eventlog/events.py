@@ -1,0 +1,364 @@
+"""An event before and after it is recorded, and its form on the wire.
+
+The payload structs and the type tables are in `eventlog.vocabulary`, the encoding in `eventlog.encoding`;
+both are offered here as well, so that this is the one module to import events from.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeAlias, TypeVar, cast
+
+import msgspec
+
+from eventlog.clock import format_time, parse_time, to_datetime
+from eventlog.encoding import (
+    MAX_BATCH_BYTES,
+    MAX_BATCH_EVENTS,
+    MAX_DEPTH,
+    MAX_EVENT_BYTES,
+    MAX_ID_CHARACTERS,
+    Encoded,
+    EventData,
+    check_id,
+    encode_event,
+    encode_json,
+    encode_value,
+    invalid,
+)
+from eventlog.errors import CorruptEvent, InvalidEvent, printable
+from eventlog.vocabulary import (
+    TURN_INTERRUPTED,
+    TYPE_KEYS,
+    VOCABULARY,
+    AbAssigned,
+    ActionCall,
+    ActionResult,
+    ActionsRequested,
+    ArtifactTagged,
+    Cost,
+    InputRequest,
+    InputRequested,
+    InputResolution,
+    InputResolved,
+    JobCompleted,
+    JobQueued,
+    JobStarted,
+    JobStatus,
+    MessageAppended,
+    MessageCompleted,
+    MessageReceived,
+    ReasoningAppended,
+    ReasoningCompleted,
+    ReminderCancelled,
+    ReminderCreated,
+    ReminderDue,
+    SessionCompleted,
+    SessionEventType,
+    SessionFailed,
+    SessionStarted,
+    SessionUpdated,
+    SessionWaiting,
+    StepCompleted,
+    StepFailed,
+    StepStarted,
+    TokenUsage,
+    TurnCompleted,
+    TurnFailed,
+    TurnStarted,
+    decode_json,
+    decoder_of,
+    define_event,
+)
+
+__all__ = [
+    "MAX_BATCH_BYTES",
+    "MAX_BATCH_EVENTS",
+    "MAX_DEPTH",
+    "MAX_EVENT_BYTES",
+    "MAX_ID_CHARACTERS",
+    "TURN_INTERRUPTED",
+    "TYPE_KEYS",
+    "VOCABULARY",
+    "AbAssigned",
+    "ActionCall",
+    "ActionResult",
+    "ActionsRequested",
+    "ArtifactTagged",
+    "Corrupt",
+    "Cost",
+    "Encoded",
+    "Envelope",
+    "Event",
+    "EventData",
+    "InputRequest",
+    "InputRequested",
+    "InputResolution",
+    "InputResolved",
+    "JobCompleted",
+    "JobQueued",
+    "JobStarted",
+    "JobStatus",
+    "MessageAppended",
+    "MessageCompleted",
+    "MessageReceived",
+    "NewEvent",
+    "ReasoningAppended",
+    "ReasoningCompleted",
+    "ReminderCancelled",
+    "ReminderCreated",
+    "ReminderDue",
+    "SessionCompleted",
+    "SessionEvent",
+    "SessionEventType",
+    "SessionFailed",
+    "SessionInfo",
+    "SessionStarted",
+    "SessionUpdated",
+    "SessionWaiting",
+    "StepCompleted",
+    "StepFailed",
+    "StepStarted",
+    "TokenUsage",
+    "TurnCompleted",
+    "TurnFailed",
+    "TurnStarted",
+    "check_id",
+    "decode_json",
+    "define_event",
+    "encode_event",
+    "encode_json",
+    "encode_value",
+    "format_time",
+    "parse_envelope",
+    "parse_time",
+]
+
+T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B")
+
+# --------------------------------------------------------------------------------------------------------------- events
+
+
+class NewEvent(msgspec.Struct, frozen=True):
+    """An event that is to be appended; `data` is a payload struct, or a mapping with camelCase keys."""
+
+    type: str
+    data: EventData = {}
+    turn_id: str | None = None
+    key: str | None = None
+
+
+class Corrupt(msgspec.Struct, frozen=True, gc=False):
+    """Stands in the place of a payload that the store knows to be damaged."""
+
+    why: str
+
+
+class Event(msgspec.Struct, Generic[T], frozen=True, eq=False, gc=False):
+    """A recorded fact.
+
+    `index` is its place in the session, from 0, `position` its place in the whole log, from 1, and `at_us`
+    its time in microseconds since 1970 UTC. `raw` holds the stored JSON of `data`. (R81)
+    """
+
+    type: str
+    index: int
+    session_id: str
+    turn_id: str | None
+    at_us: int
+    position: int
+    era: str
+    raw: bytes
+    key: str | None = None
+    _payload: Any = msgspec.UNSET
+
+    @property
+    def data(self) -> T:
+        """The payload struct for types of the vocabulary, plain JSON for others; decoded on first use.
+
+        Raises CorruptEvent when the stored bytes cannot be read.
+        """
+        payload = self._payload
+        if payload is msgspec.UNSET or payload.__class__ is Corrupt:
+            payload = self._decoded(decoder_of(self.type))
+            msgspec.structs.force_setattr(self, "_payload", payload)
+        return cast(T, payload)
+
+    @property
+    def at(self) -> datetime:
+        """When it was recorded, as an aware datetime in UTC."""
+        return self._stored(to_datetime, self.at_us)
+
+    @property
+    def id(self) -> str:
+        """`<era>:<position>`, never given to another event of this log."""
+        return f"{self.era}:{self.position}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The envelope in plain JSON, fields of `data` that we do not know included (R81).
+
+        `{type, index, sessionId, turnId?, at, data}`; `turnId` is absent when the event belongs to no turn (R82).
+        Raises CorruptEvent when the stored bytes cannot be read.
+        """
+        turn = {} if self.turn_id is None else {"turnId": self.turn_id}
+        return {
+            "type": self.type,
+            "index": self.index,
+            "sessionId": self.session_id,
+            **turn,
+            "at": self._stored(format_time, self.at_us),
+            "data": self._decoded(decode_json),
+        }
+
+    def to_json(self) -> bytes:
+        """The envelope as one line of JSON, without a line end; the stored bytes of `data` are in it as they are.
+
+        Raises CorruptEvent when they cannot be read.
+        """
+        raw = self._decoded(_check_json)
+        if b"\n" in self.raw:  # never as we write it
+            raw = msgspec.Raw(encode_json(self._decoded(decode_json)))
+        return encode_json(
+            _Wire(
+                type=self.type,
+                index=self.index,
+                session_id=self.session_id,
+                turn_id=msgspec.UNSET if self.turn_id is None else self.turn_id,
+                at=self._stored(format_time, self.at_us),
+                data=raw,
+            )
+        )
+
+    def _decoded(self, decode: Callable[[bytes], Any]) -> Any:
+        if isinstance(self._payload, Corrupt):
+            raise self._corrupt(self._payload.why)
+        return self._stored(decode, self.raw)
+
+    def _stored(self, read: Callable[[A], B], value: A) -> B:
+        try:
+            return read(value)
+        except Exception as error:
+            raise self._corrupt(f"it cannot be read ({printable(str(error))})") from error
+
+    def _corrupt(self, why: str) -> CorruptEvent:
+        return CorruptEvent(self.session_id, self.index, self.position, why)
+
+    def _facts(self) -> tuple[object, ...]:
+        return (
+            self.era,
+            self.position,
+            self.session_id,
+            self.index,
+            self.type,
+            self.turn_id,
+            self.at_us,
+            self.key,
+            self.raw,
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return self._facts() == other._facts() if isinstance(other, Event) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((self.era, self.position))
+
+    def __repr__(self) -> str:
+        return f"Event({self.type!r}, session_id={self.session_id!r}, index={self.index}, position={self.position})"
+
+
+if TYPE_CHECKING:
+    SessionEvent: TypeAlias = Event[Any]
+else:
+    SessionEvent = Event  # the class itself, so that isinstance() works
+
+
+class SessionInfo(msgspec.Struct, frozen=True):
+    """What is known of a session (R99 to R101)."""
+
+    id: str
+    agent: str | None
+    project: str
+    channel_id: str
+    mode: Literal["chat", "task"]
+    purpose: Literal["live", "eval"]
+    auth: Any
+    title: str | None
+    sdk_agent_id: str | None
+    abs: Any
+    continuation_token: str | None
+    next_index: int
+    status: Literal["active", "waiting", "completed", "failed"]
+    started_at: datetime
+    updated_at: datetime
+
+
+# ------------------------------------------------------------------------------------------------------------ envelopes
+
+
+class _Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    type: str
+    index: Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
+    session_id: str
+    turn_id: str | msgspec.UnsetType = msgspec.UNSET
+    at: str
+    data: msgspec.Raw
+
+
+_decode_wire = msgspec.json.Decoder(_Wire).decode
+_check_json = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+class Envelope(msgspec.Struct, frozen=True):
+    """One line of an export: an event that has its index and time, but no place in this log yet."""
+
+    index: int
+    session_id: str
+    at_us: int
+    encoded: Encoded
+    """Checked and encoded as if it were appended."""
+
+    @property
+    def type(self) -> str:
+        """The event's type."""
+        return self.encoded.type
+
+    @property
+    def turn_id(self) -> str | None:
+        """The turn that it belongs to, if any."""
+        return self.encoded.turn_id
+
+    @property
+    def data(self) -> bytes:
+        """Its data as JSON."""
+        return self.encoded.raw
+
+
+def parse_envelope(line: bytes) -> Envelope:
+    """Read one line of JSON as an envelope; raises InvalidEvent, which names the path, for everything else."""
+    wire = _read("", _decode_wire, line)
+    raw = bytes(wire.data)
+    session_id = check_id("sessionId", wire.session_id)
+    turn_id = None if wire.turn_id is msgspec.UNSET else wire.turn_id
+    encoded = encode_event(wire.type, _read("data", decode_json, raw), turn_id)
+    if encoded.raw != raw:  # spaces, escapes, or a loss
+        json.loads(raw, object_pairs_hook=_refuse_twins)
+    return Envelope(wire.index, session_id, parse_time(wire.at), encoded)
+
+
+def _read(path: str, decode: Callable[[bytes], Any], raw: bytes) -> Any:
+    try:
+        return decode(raw)
+    except msgspec.ValidationError as error:
+        raise invalid(path, error) from None
+    except Exception as error:
+        raise InvalidEvent(path or "event", f"is not JSON: {error}") from None
+
+
+def _refuse_twins(pairs: list[tuple[str, Any]]) -> None:
+    """JSON may say a key twice; decoders keep one of them, which would lose the other."""
+    if len({key for key, _ in pairs}) != len(pairs):
+        raise InvalidEvent("data", "has a key twice in one object")

@@ -1,0 +1,81 @@
+"""A look at what a log's file knows of hooks and deliveries, from any process; it changes nothing."""
+
+from __future__ import annotations
+
+from eventlog.durable.dead_letters import DeadLetters
+from eventlog.log import EventLog
+from eventlog.store.buried import DeadLetter
+from eventlog.store.checking import Report
+from eventlog.store.deliveries import Deliveries, Delivery, DeliveryGap
+from eventlog.store.extensions import Extensions, InstalledExtension
+from eventlog.store.hook_lists import ErrorRow, GapRow, HookRow, hook_errors, hook_gaps, hook_rows
+
+__all__ = [
+    "DeadLetter",
+    "Delivery",
+    "DeliveryGap",
+    "ErrorRow",
+    "GapRow",
+    "HookRow",
+    "Inspection",
+    "InstalledExtension",
+    "Report",
+]
+
+
+class Inspection:
+    """Lists of an open log, a read-only one too.
+
+    An extension is named by its folder or its manifest id; the methods raise InvalidName for one that is not known.
+    """
+
+    def __init__(self, log: EventLog) -> None:
+        self._store = log.store
+        self._extensions = Extensions(log.store)
+        self._deliveries = Deliveries(log.store)
+        self._dead_letters = DeadLetters(log)
+
+    # -- observe hooks ------------------------------------------------------------------------------------------
+
+    async def hooks(self, agent: str | None = None) -> list[HookRow]:
+        """The hooks of all agents, or of one, by agent and name; `loaded` tells those of the last runtime."""
+        return await hook_rows(self._store, agent)
+
+    async def hook_gaps(self, name: str | None = None, limit: int = 1_000) -> list[GapRow]:
+        """Events that hooks will never be shown, the newest gap first."""
+        return await hook_gaps(self._store, name, limit)
+
+    async def hook_errors(self, name: str | None = None, after: int = 0, limit: int = 1_000) -> list[ErrorRow]:
+        """The newest errors of handlers behind the number `after`, oldest first."""
+        return await hook_errors(self._store, name, after, limit)
+
+    # -- durable hooks ------------------------------------------------------------------------------------------
+
+    async def extensions(self) -> list[InstalledExtension]:
+        """All extensions that were ever installed, by name."""
+        return await self._extensions.all()
+
+    async def extension(self, name: str) -> InstalledExtension:
+        """One of them."""
+        return await self._extensions.find(name)
+
+    async def deliveries(self, extension: str | None = None) -> list[Delivery]:
+        """What is owed and not yet acknowledged or buried, by extension and position."""
+        return await self._deliveries.live(await self._key(extension))
+
+    async def delivery_gaps(self, extension: str | None = None) -> list[DeliveryGap]:
+        """Events that extensions will never get, oldest first."""
+        return await self._deliveries.gaps(await self._key(extension))
+
+    async def dead_letters(
+        self, extension: str | None = None, reason: str | None = None, limit: int | None = None
+    ) -> list[DeadLetter]:
+        """Buried deliveries in the order in which they died, without their failed attempts."""
+        return await self._dead_letters.list(extension, reason, limit)
+
+    async def dead_letter(self, event_id: str, extension: str) -> DeadLetter | None:
+        """One of them with its failed attempts, None if there is no such letter."""
+        return await self._dead_letters.get(event_id, extension)
+
+    async def _key(self, extension: str | None) -> int | None:
+        return None if extension is None else (await self._extensions.find(extension)).key

@@ -1,0 +1,467 @@
+"""The front door: open a log, start its sessions, append, read, follow."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from secrets import token_hex
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from eventlog.clock import Clock, SystemClock
+from eventlog.encoding import Encoded, EventData, check_id, encode_event, plain
+from eventlog.errors import InvalidEvent, LimitExceeded, LogClosed, SessionExists, SessionNotFound
+from eventlog.events import Envelope, Event, NewEvent, SessionInfo, SessionStarted, decode_json, parse_envelope
+from eventlog.following import RemoteCommits, Waiters, pages, wait_in, wake
+from eventlog.history import ImportReport, import_lines
+from eventlog.session import Session, info_now
+from eventlog.store.checking import Progress, Report, check
+from eventlog.store.database import Outcome
+from eventlog.store.events import MAX_OWN_TYPES, Append, Head, info_at_start, last_position
+from eventlog.store.index import SLICE_ROWS
+from eventlog.store.reading import Bounds, find_session, sessions_page, wanted
+from eventlog.store.stats import collect
+from eventlog.store.store import Durability, Store
+
+SESSIONS_PER_PAGE = 500
+RECENT_SESSIONS = 4_096
+POLL_S = 0.02
+
+logger = logging.getLogger("eventlog.log")
+
+Redact = Callable[[NewEvent], NewEvent]
+Recorded = Callable[[list[Event[Any]]], None]
+
+
+class EventLog:
+    """One append-only log in one SQLite file.
+
+    The process that opens it without `read_only` owns it; any number of others may read meanwhile. `durability` is
+    "full" (an append is on the disk when it returns) or "process" (it survives the end of the process, not a power
+    cut). `redact` sees every event before it is stored. Opening raises LogInUse, NotALog, UnsupportedSchema,
+    LogShortened, NetworkFileSystem; reading a missing file raises FileNotFoundError.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        durability: Durability = "full",
+        read_only: bool = False,
+        clock: Clock | None = None,
+        redact: Redact | None = None,
+        accept_loss: bool = False,
+        allow_network_fs: bool = False,
+        wait_for_owner_s: float = 0.0,
+        verify_reads: bool = False,
+        slice_rows: int = SLICE_ROWS,
+        poll_s: float = POLL_S,
+    ) -> None:
+        if durability not in ("full", "process"):
+            raise ValueError(f"durability is 'full' or 'process', not {durability!r}")
+        self.path = Path(path)
+        self._clock: Clock = clock or SystemClock()
+        self.read_only = read_only
+        self._redact = redact
+        self._poll_s = poll_s
+        self._make_store: Callable[[], Store] = lambda: Store(
+            self.path,
+            self._clock,
+            durability=durability,
+            read_only=read_only,
+            accept_loss=accept_loss,
+            allow_network_fs=allow_network_fs,
+            wait_for_owner_s=wait_for_owner_s,
+            verify_reads=verify_reads,
+            slice_rows=slice_rows,
+        )
+        self._store: Store | None = None
+        self._closing: Store | None = None
+        self._remote: RemoteCommits | None = None
+        self._recent: OrderedDict[str, Head] = OrderedDict()  # keeps the heads of the sessions used last
+        self._loading: dict[str, asyncio.Task[Head | None]] = {}
+        self._recorded: tuple[Recorded, ...] = ()
+        self._waiters: Waiters = set()
+
+    # -- opening and closing ------------------------------------------------------------------------------------
+
+    async def open(self) -> Self:
+        """Open the file, which its owner makes when it is missing; opening an open log does nothing."""
+        if self._store is None:
+            store = self._make_store()
+            await store.open(self._landed)
+            self._store = store
+            self._remote = RemoteCommits(store, self._poll_s, store.clock) if self.read_only else None
+        return self
+
+    async def close(self) -> None:
+        """Settle what was appended, end all tails and let the file go; closing again does nothing."""
+        store = self._store
+        if store is None:
+            if self._closing is not None:
+                await self._closing.close()
+            return
+        self._store, self._closing = None, store
+        try:
+            await store.close()
+        finally:
+            self._closing = None
+            if self._remote is not None:
+                self._remote.stop()
+            for head in list(store.events.heads.values()):
+                head.retire()
+                wake(head.waiters)
+            wake(self._waiters)
+            self._recent.clear()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the log can be used now."""
+        return self._store is not None
+
+    def ended(self) -> bool:
+        """Whether the log was closed; asked by tails between two reads."""
+        return self._store is None
+
+    @property
+    def store(self) -> Store:
+        """The opened file, for the layers of this package; raises LogClosed."""
+        if self._store is None:
+            raise LogClosed()
+        return self._store
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of the opened file: wall time as it was at its opening, plus monotonic time."""
+        return self.store.clock
+
+    @property
+    def head(self) -> int:
+        """The position of the last committed event, as its owner knows it."""
+        return self.store.events.position
+
+    async def committed(self) -> int:
+        """The position of the last committed event, on a read-only log too."""
+        return await self.store.read(last_position) if self.read_only else self.head
+
+    # -- sessions -----------------------------------------------------------------------------------------------
+
+    async def start_session(
+        self,
+        id: str | None = None,
+        *,
+        agent: str | None = None,
+        project: str = "default",
+        channel: str = "api",
+        mode: Literal["chat", "task"] = "chat",
+        purpose: Literal["live", "eval"] = "live",
+        auth: Any = None,
+        title: str | None = None,
+        abs: Any = None,
+        continuation_token: str | None = None,
+    ) -> Session:
+        """Start a session and record its `session.started`; raises SessionExists when the id is known."""
+        started = SessionStarted(
+            channel_id=channel,
+            mode=mode,
+            purpose=purpose,
+            project_id=project,
+            agent=agent,
+            auth=plain(auth, "data.auth"),
+            title=title,
+            abs=plain(abs, "data.abs"),
+            continuation_token=continuation_token,
+        )
+        session_id = f"s_{token_hex(8)}" if id is None else id
+        await self.record_start(session_id, started)
+        return await self.session(session_id)
+
+    async def record_start(self, session_id: str, started: SessionStarted, key: str | None = None) -> Event[Any]:
+        """Record a new session's first event; raises SessionExists."""
+        check_id("sessionId", session_id)
+        encoded = self.encode("session.started", started, None, key)
+        if not isinstance(encoded.payload, SessionStarted):
+            raise InvalidEvent("type", f"a session begins with session.started; redact made a {encoded.type} of it")
+        started = encoded.payload  # redacted
+        for what, value in (("project", started.project_id), ("channel", started.channel_id), ("agent", started.agent)):
+            if value is not None:
+                check_id(what, value)
+        found = await self._find(session_id)
+        heads = self.store.events.heads
+        if found is not None or session_id in heads:  # there, or begun while it was looked for
+            raise SessionExists(session_id)
+        head = heads[session_id] = Head(session_id)  # from here on a second start finds it
+        try:
+            events = await self.submit(head, [encoded], None, info_at_start(session_id, started))
+        finally:
+            if head.key is None and heads.get(session_id) is head:
+                del heads[session_id]
+                self._recent.pop(session_id, None)
+        return events[0]
+
+    async def session(self, id: str) -> Session:
+        """A handle on a session; raises SessionNotFound."""
+        check_id("sessionId", id)
+        if self.read_only:
+            found = await self.store.read(find_session, id)
+            if found is None:
+                raise SessionNotFound(id)
+            return Session(self, found.info, found.key, None)
+        head = await self._head(id)
+        info = info_now(head)
+        if info is None or head.key is None:
+            raise SessionNotFound(id)
+        return Session(self, info, head.key, head)
+
+    async def session_info(self, session_id: str) -> SessionInfo:
+        """What is known of a session now; raises SessionNotFound."""
+        return (await self.session(session_id)).info
+
+    def info_of(self, session_id: str) -> SessionInfo | None:
+        """The same from memory and at once, None when it is not there. Its `next_index` and `updated_at` may lag."""
+        head = self.store.events.heads.get(session_id)
+        return None if head is None else head.info
+
+    async def sessions(
+        self,
+        prefix: str | None = None,
+        purpose: str | None = None,
+        project: str | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[SessionInfo]:
+        """Sessions in the order in which they were started."""
+        for what, value in (("prefix", prefix), ("purpose", purpose), ("project", project)):
+            if value:
+                check_id(what, value)
+        after, left = 0, limit
+        while left is None or left > 0:
+            size = SESSIONS_PER_PAGE if left is None else min(SESSIONS_PER_PAGE, left)
+            page = await self.store.read(sessions_page, after, prefix, purpose, project, size)
+            for found in page:
+                yield found.info
+            if len(page) < size:
+                return
+            after = page[-1].key
+            left = None if left is None else left - len(page)
+
+    async def _head(self, session_id: str) -> Head:
+        head = self._recent.get(session_id)
+        if head is None:
+            head = await self._find(session_id)
+            if head is None:
+                raise SessionNotFound(session_id)
+            self._recent[session_id] = head
+            if len(self._recent) > RECENT_SESSIONS:
+                self._recent.popitem(last=False)
+        return head
+
+    async def _find(self, session_id: str) -> Head | None:
+        """A session's one head: the one in memory, or loaded once, however many ask for it at the same time.
+
+        Two heads of one session would give out the same index twice.
+        """
+        head = self.store.events.heads.get(session_id)
+        if head is not None and (head.info is not None or head.key is None):
+            return head
+        loading = self._loading.get(session_id)
+        if loading is None:
+            loading = self._loading[session_id] = asyncio.ensure_future(self._load(session_id))
+            loading.add_done_callback(lambda _: self._loading.pop(session_id, None))
+        return await asyncio.shield(loading)
+
+    async def _load(self, session_id: str) -> Head | None:
+        store = self.store
+        found = await store.read(find_session, session_id, absorbed=True)
+        if found is None:
+            return None
+        loaded = Head(session_id)
+        loaded.key, loaded.next_index, loaded.info = found.key, found.info.next_index, found.info
+        head = store.events.heads.setdefault(session_id, loaded)  # an import may have been quicker
+        head.info = head.info or found.info
+        return head
+
+    # -- appending ----------------------------------------------------------------------------------------------
+
+    async def append(
+        self,
+        session_id: str,
+        type: str,
+        data: EventData | None = None,
+        *,
+        turn_id: str | None = None,
+        key: str | None = None,
+        expected_index: int | None = None,
+    ) -> Event[Any]:
+        """Append one event to a session by its id; raises SessionNotFound, and as `Session.append` does."""
+        encoded = self.encode(type, data, turn_id, key)
+        check_id("sessionId", session_id)
+        return (await self.submit(await self._head(session_id), [encoded], expected_index))[0]
+
+    def encode(self, type: str, data: EventData | None, turn_id: str | None, key: str | None) -> Encoded:
+        """Redact, check and encode one event."""
+        if data is None:
+            data = {}
+        if self._redact is not None:
+            event = self._redact(NewEvent(type, data, turn_id, key))
+            type, data, turn_id, key = event.type, event.data, event.turn_id, event.key
+        return encode_event(type, data, turn_id, key)
+
+    def read_envelope(self, line: bytes) -> Envelope:
+        """One line of history, redacted as an append is; raises InvalidEvent."""
+        envelope = parse_envelope(line)
+        if self._redact is None:
+            return envelope
+        redacted = self.encode(envelope.type, decode_json(envelope.data), envelope.turn_id, None)
+        return Envelope(envelope.index, envelope.session_id, envelope.at_us, redacted)
+
+    async def submit(
+        self, head: Head, items: list[Encoded], expected_index: int | None, start: SessionInfo | None = None
+    ) -> list[Event[Any]]:
+        """Hand encoded events to the writer, when its queue has room, and return them recorded."""
+        store = self._store
+        if store is None:
+            raise LogClosed()
+        writer = store.writer
+        if not writer.has_room():
+            await writer.wait_for_room()
+        append = Append(head, items, Outcome(loop=writer.loop), expected_index, start)
+        if append.has_new_type(store.events.types) and store.events.own_types() >= MAX_OWN_TYPES:
+            raise LimitExceeded("event types of your own", MAX_OWN_TYPES, MAX_OWN_TYPES + 1)
+        writer.submit(append)
+        return await append.outcome
+
+    def _landed(self, recorded: list[Event[Any]], appends: list[Append]) -> None:
+        """After a commit, and after its callers: wake by key. A wake-up is a hint, the log is the truth."""
+        if not recorded:
+            return  # refused, or known by their keys
+        for append in appends:
+            if append.head.waiters:
+                wake(append.head.waiters)
+        if self._waiters:
+            wake(self._waiters)
+        for callback in self._recorded:
+            try:
+                callback(recorded)
+            except Exception:
+                logger.exception("what is told of recorded events raised; the events are stored")
+
+    def on_recorded(self, callback: Recorded) -> Callable[[], None]:
+        """Call back on the loop with the events of each commit, in position order; returns what takes it back.
+
+        Imported events are not shown. The callback must neither raise nor block.
+        """
+        self._recorded = (*self._recorded, callback)
+
+        def remove() -> None:
+            self._recorded = tuple(known for known in self._recorded if known is not callback)
+
+        return remove
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    async def read(
+        self,
+        after: int | None = None,
+        before: int | None = None,
+        limit: int | None = None,
+        types: Iterable[str] | None = None,
+        project: str | None = None,
+        reverse: bool = False,
+    ) -> AsyncIterator[Event[Any]]:
+        """Events of all sessions by position; `after` and `before` are exclusive positions."""
+        store = self.store
+        if project is not None:
+            check_id("project", project)
+
+        async def page(bounds: Bounds) -> list[Event[Any]]:
+            return await store.read(store.reading.log_page, bounds, project)
+
+        bounds = Bounds(after, before, wanted(types), 0, reverse)
+        async for event in pages(page, _position_of, bounds, limit):
+            yield event
+
+    async def tail(self, after: int | None = None, types: Iterable[str] | None = None) -> AsyncIterator[Event[Any]]:
+        """Events of all sessions behind a position, then live ones, without a gap or a repeat; ends with the log."""
+        position, only = after or 0, wanted(types)
+        with suppress(LogClosed):  # in the middle of a read
+            while not self.ended():
+                seen = await self.committed()
+                async for event in self.read(after=position, before=seen + 1, types=only):
+                    position = event.position
+                    yield event
+                position = max(position, seen)
+                if self.ended():
+                    return
+                if self.read_only:
+                    await self.wait_remote(seen)
+                elif self.head <= position:
+                    await wait_in(self._waiters)
+
+    def wake_tails(self, session_ids: Iterable[str]) -> None:
+        """Wake the tails of these sessions and of the whole log: what they have not seen was imported."""
+        heads = self.store.events.heads
+        for head in filter(None, map(heads.get, session_ids)):
+            wake(head.waiters)
+        wake(self._waiters)
+
+    async def wait_remote(self, seen: int, session_key: int | None = None) -> None:
+        """On a read-only log: wait until another process may have committed something behind what was seen."""
+        if self._remote is not None:
+            await self._remote.wait(seen, session_key)
+
+    async def events_at(self, positions: list[int]) -> list[Event[Any]]:
+        """The events at these positions, in order; those that were pruned are left out."""
+        store = self.store
+        return await store.read(store.reading.at_positions, positions)
+
+    # -- history in and out -------------------------------------------------------------------------------------
+
+    async def import_events(
+        self,
+        lines: Iterable[bytes],
+        *,
+        live: bool = False,
+        strict: bool = False,
+        progress: Callable[[int], None] | None = None,
+    ) -> ImportReport:
+        """Import JSONL envelopes as history, which no hook is owed, or as `live` events, which hooks see.
+
+        Importing the same lines again adds nothing. Bad lines are counted and named; with `strict` the first one
+        raises InvalidEvent, and what came before it stays. `progress(lines)` is called on the loop.
+        """
+        return await import_lines(self, lines, live=live, strict=strict, progress=progress)
+
+    async def export(self, session_id: str | None = None) -> AsyncIterator[bytes]:
+        """Envelopes as lines of JSON without the line end, by position, or of one session by index."""
+        events = self.read() if session_id is None else (await self.session(session_id)).read()
+        async for event in events:
+            yield event.to_json()
+
+    # -- looking at the whole -----------------------------------------------------------------------------------
+
+    async def stats(self) -> dict[str, Any]:
+        """Counts, sizes and settings, as plain JSON."""
+        return await self.store.read(collect, self.store)
+
+    async def check(self, full: bool = True, progress: Progress | None = None) -> Report:
+        """Prove the file: every event's checksum, no hole in positions and indexes, SQLite's own check.
+
+        Quick (`full=False`) leaves out SQLite's check of every page. `progress(done, total)` is called on the loop.
+        """
+        return await check(self.store, full=full, progress=progress)
+
+
+def _position_of(event: Event[Any]) -> int:
+    return event.position

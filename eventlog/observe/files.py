@@ -1,0 +1,85 @@
+"""Walks a folder of hooks: which files are hooks, under which names, and which links are refused."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TypeAlias
+from unicodedata import normalize
+
+Refuse: TypeAlias = Callable[[str, Path, str], None]
+"""Is told the code, the path and the reason of what is left out and should not be there."""
+
+TESTS = ("test_*.py", "*_test.py", "*_spec.py", "*.test.*", "*.spec.*", "conftest.py")
+"""Files that may live next to the hooks that they test (R71)."""
+
+HIDDEN = ("_", ".")
+"""Names that begin so are no hooks: helpers, caches, `__init__.py`."""
+
+
+def hook_files(folder: Path, root: Path, refuse: Refuse) -> list[tuple[str, Path]]:
+    """The files below `folder` that are hooks, with their names: the path without `.py`, parted by `/` (R69, R70).
+
+    Sorted by name, which is the same on every system. No link may lead out of `root`.
+    """
+    if not os.path.lexists(folder):
+        return []
+    found: list[tuple[str, Path]] = []
+    to_see: list[tuple[Path, frozenset[Path]]] = [(folder, frozenset())]  # with the folders that each is in
+    while to_see:
+        path, above = to_see.pop()
+        if is_refused(path, root, refuse):
+            continue
+        if path != folder and not is_folder(path):
+            found += [(_name(path, folder), path)] if is_file(path) else []  # a pipe could be read for ever
+        elif (real := path.resolve()) in above:
+            refuse("link-refused", path, "it leads back to a folder that it is in")
+        else:
+            to_see += [(inner, above | {real}) for inner in entries(path, refuse) if _may_matter(inner)]
+    return sorted(found)
+
+
+def entries(folder: Path, refuse: Refuse) -> Iterator[Path]:
+    """What is in a folder and not hidden, sorted by name."""
+    try:
+        paths = sorted(folder.iterdir())
+    except OSError as error:
+        refuse("folder-unreadable", folder, f"it cannot be listed: {error.strerror}")
+        return
+    yield from (path for path in paths if not path.name.startswith(HIDDEN))
+
+
+def is_refused(path: Path, root: Path, refuse: Refuse) -> bool:
+    """Whether a link on the way leads out of `root`, or nowhere."""
+    try:
+        real = path.resolve(strict=True)
+    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle, in Python 3.11 and 3.12
+        refuse("link-refused", path, f"it leads nowhere: {error}")
+        return True
+    if real.is_relative_to(root.resolve()):
+        return False
+    refuse("link-refused", path, f"it leads out of the agent, to {real}; put the files themselves here")
+    return True
+
+
+def is_folder(path: Path) -> bool:
+    """As `Path.is_dir`, which raises for what may not be looked at."""
+    return os.path.isdir(path)  # noqa: PTH112
+
+
+def is_file(path: Path) -> bool:
+    """As `Path.is_file`, which raises for what may not be looked at."""
+    return os.path.isfile(path)  # noqa: PTH113
+
+
+def _may_matter(path: Path) -> bool:
+    """Whether it is a folder, or named as a hook is."""
+    is_test = any(fnmatchcase(path.name, pattern) for pattern in TESTS)
+    return is_folder(path) or (path.name.endswith(".py") and not is_test)
+
+
+def _name(path: Path, folder: Path) -> str:
+    """In the composed form of Unicode: some systems decompose the names of files."""
+    return normalize("NFC", path.relative_to(folder).as_posix().removesuffix(".py"))

@@ -1,0 +1,174 @@
+"""The hooks and channels that are served, and their rows in the file: where each begins, is, and ends."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from eventlog.errors import InvalidName
+from eventlog.observe.channel import ChannelDefinition
+from eventlog.observe.failures import Failures
+from eventlog.observe.hook import HookDefinition, OnRestart
+from eventlog.observe.lanes import Lane
+from eventlog.observe.relay import as_async
+from eventlog.observe.routes import ContextMaker, Routes, Subscriber
+from eventlog.observe.threads import PlainThreads
+from eventlog.store.cursors import Counted, Cursors, HookToJoin, JoinedHook, SessionGap
+
+log = logging.getLogger("eventlog.observe")
+
+
+class RunningHook(msgspec.Struct, frozen=True):
+    """A row of `runtime.hooks`; `lag` is in positions, `stuck` counts calls that have not returned for long."""
+
+    name: str
+    events: list[str]
+    source: str
+    on_restart: OnRestart
+    lag: int
+    gaps: int
+    calls: int
+    errors: int
+    stuck: int
+
+
+class Roster:
+    """One agent's hooks, in the order in which they are called, and channels."""
+
+    def __init__(
+        self,
+        agent: str,
+        cursors: Cursors,
+        threads: PlainThreads,
+        failures: Failures,
+        *,
+        hook_context: ContextMaker,
+        channel_context: ContextMaker,
+    ) -> None:
+        self.routes = Routes(agent)
+        self.newcomers: list[Subscriber] = []
+        """Hooks that have not joined yet."""
+        self._cursors = cursors
+        self._threads = threads
+        self._failures = failures
+        self._hook_context = hook_context
+        self._channel_context = channel_context
+
+    # -- who is served ------------------------------------------------------------------------------------------
+
+    def add_hook(self, name: str, definition: HookDefinition, source: str) -> None:
+        """Add a hook behind those that are there, to join soon; raises InvalidName for a name that is taken."""
+        if any(hook.name == name for hook in (*self.routes.hooks, *self.newcomers)):
+            raise InvalidName("hook name", name, "another hook has it, and names are unique")
+        hook = self._subscriber("hook", name, definition.events, self._hook_context)
+        hook.on_restart, hook.source = definition.on_restart, source
+        self.newcomers.append(hook)
+
+    def add_channel(self, definition: ChannelDefinition, start: int) -> None:
+        """Add a channel, to be shown what lies behind `start`; raises InvalidName for an id that is taken."""
+        if definition.id in self.routes.channels:
+            raise InvalidName("channel id", definition.id, "another channel has it, and ids are unique")
+        channel = self._subscriber("channel", definition.id, definition.events, self._channel_context)
+        channel.start = start
+        self.routes.channels[definition.id] = channel
+        self.routes.rebuild()
+
+    def _subscriber(self, kind: str, name: str, events: Mapping[str, Any], make_context: ContextMaker) -> Subscriber:
+        handlers = {type_: as_async(handler, self._threads) for type_, handler in events.items()}
+        return Subscriber(kind, name, handlers, make_context)
+
+    def rows(self, lag: int) -> list[RunningHook]:
+        """A row for each hook that has joined."""
+        return [
+            RunningHook(
+                name=hook.name,
+                events=list(hook.calls_by_type),
+                source=hook.source,
+                on_restart=hook.on_restart,
+                lag=lag,
+                gaps=hook.gaps,
+                calls=hook.calls,
+                errors=hook.errors,
+                stuck=hook.stuck,
+            )
+            for hook in self.routes.hooks
+        ]
+
+    @property
+    def claimants(self) -> list[int]:
+        """The rows of the hooks whose events have to be claimed."""
+        return [hook.row for hook in self.routes.hooks if hook.on_restart == "resume"]
+
+    # -- their rows ---------------------------------------------------------------------------------------------
+
+    async def join(self, newcomers: list[Subscriber], *, resume: bool, alone: bool, place: int) -> int | None:
+        """Commit where newcomers begin. Returns where to begin again, if one of them resumes before the head.
+
+        Those that are there have been shown everything up to `place`.
+        """
+        rows = [HookToJoin(hook.name, hook.on_restart, hook.source, tuple(hook.calls_by_type)) for hook in newcomers]
+        head, joined = await self._cursors.join(rows, resume=resume, alone=alone)
+        begin_again = min((row.start for row in joined), default=head)
+        if begin_again < head:
+            for older in self.routes.subscribers:
+                older.start = max(older.start, place)
+        for hook, row in zip(newcomers, joined, strict=True):
+            _admit(hook, row)
+        self.routes.hooks += newcomers
+        self.routes.rebuild()
+        return begin_again if begin_again < head else None
+
+    async def save(self, finished: int) -> None:
+        """Write down that every hook is through up to `finished`, and what was counted and thrown, if that is news."""
+        hooks = self.routes.hooks
+        counted = [
+            Counted(hook.row, hook.calls - hook.calls_saved, hook.errors - hook.errors_saved)
+            for hook in hooks
+            if (hook.calls, hook.errors) != (hook.calls_saved, hook.errors_saved)
+        ]
+        moved = [hook for hook in hooks if hook.cursor < finished]
+        thrown = self._failures.take()
+        if not moved and not counted and not thrown:
+            return
+        try:
+            await self._cursors.advance([hook.row for hook in moved], finished, counted, thrown)
+        except BaseException:
+            self._failures.give_back(thrown)
+            raise
+        for hook in moved:
+            hook.cursor = max(hook.cursor, finished)
+        by_row = {hook.row: hook for hook in hooks}
+        for each in counted:
+            by_row[each.hook].calls_saved += each.calls
+            by_row[each.hook].errors_saved += each.errors
+
+    async def leave(self, lanes: Mapping[str, Lane], *, place: int, seen: int) -> None:
+        """At a stop: what the lanes still owe, and what lies between `place` and `seen`, becomes gaps."""
+        hooks = self.routes.hooks
+        cut = [
+            SessionGap(hook.row, session_id, gap)
+            for session_id, lane in lanes.items()
+            for hook in hooks
+            if (gap := lane.owed(hook)) is not None
+        ]
+        await self._cursors.leave([hook.row for hook in hooks], place, seen, cut)
+        if cut or place < seen:
+            log.warning("observe hooks were stopped before they had seen everything; what is left is in their gaps")
+
+
+def _admit(hook: Subscriber, row: JoinedHook) -> None:
+    hook.row, hook.start, hook.cursor, hook.gaps = row.hook, row.start, row.start, row.gaps
+    hook.calls_before = hook.calls_saved = row.calls
+    hook.errors = hook.errors_saved = row.errors
+    if row.gap is not None:
+        log.warning(
+            'hook "%s" is not shown positions %d to %d, at most %d events: they were recorded before, '
+            "and it is not known to have finished them",
+            hook.name,
+            row.gap.first,
+            row.gap.last,
+            row.gap.at_most,
+        )

@@ -1,0 +1,275 @@
+"""One process that serves an agent: starts and stops hooks, channels, extensions and what they share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import Any, Self
+
+from eventlog.durable.dead_letters import DeadLetters
+from eventlog.durable.envelope import LOG_TYPE_OF
+from eventlog.durable.policy import DeliveryPolicy
+from eventlog.durable.readers import GrantedJobs, GrantedTurns
+from eventlog.durable.running import Readers, RunningExtensions, extension_folders
+from eventlog.durable.worker import Worker
+from eventlog.errors import LogClosed, SessionNotFound
+from eventlog.events import Event, SessionInfo
+from eventlog.host import Host, Meter
+from eventlog.host.files import SessionFiles
+from eventlog.host.kv import Kv
+from eventlog.log import EventLog
+from eventlog.observe.channel import ChannelDefinition
+from eventlog.observe.context import Contexts
+from eventlog.observe.discover import Discovered, discover
+from eventlog.observe.dispatcher import Dispatcher, ObserveLimits, RunningHook
+from eventlog.observe.hook import HookDefinition, check_hook_name
+from eventlog.store.buried import DeadLetter
+
+DEFAULT_AGENT = "agent"
+HOSTS_KEPT = 1_024
+
+_DURABLE = frozenset(LOG_TYPE_OF.values())
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What a start found to be done: deliveries that a dead owner left in flight, hook gaps, seconds it took."""
+
+    deliveries_resumed: int = 0
+    gaps: int = 0
+    duration_s: float = 0.0
+
+
+@dataclass
+class _Parts:
+    """What lives from start to stop."""
+
+    dispatcher: Dispatcher
+    worker: Worker
+    extensions: RunningExtensions
+    dead_letters: DeadLetters
+    agent: str
+    meter: Meter
+    hosts: OrderedDict[str, Host] = field(default_factory=OrderedDict)
+
+
+class Runtime:
+    """Serves the sessions of one agent, and sessions without an agent, in the process that owns the log.
+
+    `agent_dir` is the folder that holds `agent/`, with its hooks and extensions; `services` are the server's own
+    clients, as `ctx.host.<name>`; `grants` are given to an extension when it is first installed. `seed` makes the
+    back-off's jitter repeatable. Entering raises DiscoveryError or ManifestError with all findings.
+    """
+
+    def __init__(
+        self,
+        log: EventLog,
+        agent_dir: str | Path | None = None,
+        services: Mapping[str, Any] | None = None,
+        policy: DeliveryPolicy | None = None,
+        grants: Mapping[str, Sequence[str]] | None = None,
+        on_dead_letter: Callable[[DeadLetter], object] | None = None,
+        seed: int | None = None,
+        plain_threads: int = 32,
+    ) -> None:
+        self.log = log
+        self.policy = policy or DeliveryPolicy()
+        self.recovered = Recovered()
+        self._agent_dir = None if agent_dir is None else Path(agent_dir)
+        self._services = dict(services or {})
+        self._grants = dict(grants or {})
+        self._on_dead_letter = on_dead_letter
+        self._random = Random(seed)
+        self._plain_threads = plain_threads
+        self._hooks: list[tuple[str, HookDefinition]] = []
+        self._channels: list[ChannelDefinition] = []
+        self._parts: _Parts | None = None
+        self._unsubscribe: Callable[[], None] | None = None
+
+    # -- hooks and channels made in code ------------------------------------------------------------------------
+
+    def add_hook(self, name: str, hook: HookDefinition) -> None:
+        """Add a hook made in code, behind the discovered ones; raises InvalidName for a name that is bad or taken."""
+        check_hook_name(name)
+        if self._parts is not None:
+            self._parts.dispatcher.add_hook(name, hook, "code")
+        self._hooks.append((name, hook))
+
+    def add_channel(self, channel: ChannelDefinition) -> None:
+        """Add a channel; raises InvalidName for an id that is taken."""
+        if self._parts is not None:
+            self._parts.dispatcher.add_channel(channel)
+        self._channels.append(channel)
+
+    # -- from start to stop -------------------------------------------------------------------------------------
+
+    async def start(self) -> Self:
+        """Start everything; what fails leaves nothing running."""
+        began_s = self.log.clock.monotonic_s()
+        found = Discovered(DEFAULT_AGENT, None, (), ()) if self._agent_dir is None else discover(self._agent_dir)
+        found.raise_for_errors()
+        parts = self._parts = self._make(found.agent)
+        try:
+            await self._start_extensions(parts)
+            await self._start_hooks(parts, found)
+            self._unsubscribe = self.log.on_recorded(self._recorded)
+            taken_up = await parts.worker.start()
+        except BaseException:
+            await self.stop()
+            raise
+        self.recovered = Recovered(
+            deliveries_resumed=taken_up.resumed,
+            gaps=sum(hook.gaps for hook in parts.dispatcher.hooks),
+            duration_s=self.log.clock.monotonic_s() - began_s,
+        )
+        return self
+
+    async def stop(self) -> None:
+        """Stop everything: calls end, what is not done is handed back or written down as a gap; again: nothing."""
+        parts, self._parts = self._parts, None
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+            self._unsubscribe = None
+        if parts is not None:
+            await asyncio.gather(parts.worker.stop(), parts.dispatcher.stop())
+            await parts.extensions.stop()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def settled(self, timeout_s: float = 10.0) -> None:
+        """Return when nothing is running or due now; raises TimeoutError. Retries that are due later do not count."""
+        parts = self._running
+        async with asyncio.timeout(timeout_s):
+            while True:
+                before = self.log.head
+                await parts.dispatcher.settled(timeout_s)
+                await parts.worker.idle()
+                if parts.dispatcher.is_settled and self.log.head == before:
+                    return
+
+    # -- what it serves -----------------------------------------------------------------------------------------
+
+    @property
+    def hooks(self) -> list[RunningHook]:
+        """A row for each hook, in the order in which they are called."""
+        return self._running.dispatcher.hooks
+
+    @property
+    def extensions(self) -> RunningExtensions:
+        """Install, steer and look at extensions."""
+        return self._running.extensions
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """List, retry and discard dead letters."""
+        return self._running.dead_letters
+
+    @property
+    def meter(self) -> Meter:
+        """What handlers measured by `ctx.host.otel`."""
+        return self._running.meter
+
+    def host_for(self, session_id: str) -> Host:
+        """The host of a session, the same object that its handlers get; raises SessionNotFound.
+
+        For a session that was used in this process: get it from the log before.
+        """
+        info = self.log.info_of(session_id)
+        if info is None:
+            raise SessionNotFound(session_id)
+        return self._host_for(self._running, info)
+
+    # -- the parts ----------------------------------------------------------------------------------------------
+
+    @property
+    def _running(self) -> _Parts:
+        if self._parts is None:
+            raise LogClosed("the runtime is not started")
+        return self._parts
+
+    def _make(self, agent: str) -> _Parts:
+        log, store = self.log, self.log.store
+        contexts = Contexts(
+            agent=agent,
+            state_root=log.path.absolute().parent / "state",
+            append=log.append,
+            host_for=lambda info: self._host_for(parts, info),
+            state_for=lambda info: Kv(store, f"channel:{info.channel_id}:{info.id}"),
+        )
+        worker = Worker(
+            log,
+            self.policy,
+            self._random,
+            plain_threads=self._plain_threads,
+            on_dead_letter=self._on_dead_letter,
+        )
+        parts = _Parts(
+            dispatcher=Dispatcher(
+                log,
+                agent=agent,
+                hook_context=contexts.for_hook,
+                channel_context=contexts.for_channel,
+                limits=ObserveLimits(plain_threads=self._plain_threads),
+            ),
+            worker=worker,
+            extensions=RunningExtensions(log, worker, self._readers_for),
+            dead_letters=DeadLetters(log, worker.wake),
+            agent=agent,
+            meter=Meter(agent),
+        )
+        return parts
+
+    async def _start_hooks(self, parts: _Parts, found: Discovered) -> None:
+        off = {each.name for each in await parts.extensions.list() if each.state != "enabled"}
+        for hook in found.hooks:
+            if hook.extension not in off:
+                parts.dispatcher.add_hook(hook.name, hook.definition, str(hook.source))
+        for name, definition in self._hooks:
+            parts.dispatcher.add_hook(name, definition, "code")
+        for channel in self._channels:
+            parts.dispatcher.add_channel(channel)
+        await parts.dispatcher.start()
+
+    async def _start_extensions(self, parts: _Parts) -> None:
+        if self._agent_dir is not None:
+            for folder in extension_folders(self._agent_dir / "agent"):
+                await parts.extensions.take_in(folder, self._grants.get(folder.name, ()))
+
+    def _readers_for(self, extension: Any) -> Readers:
+        retention_s = self.policy.retention_s
+        return Readers(
+            turns=GrantedTurns(self.log, extension, retention_s),
+            jobs=GrantedJobs(self.log, extension, retention_s),
+            storage=Kv(self.log.store, f"extension:{extension.id}"),
+        )
+
+    def _host_for(self, parts: _Parts, info: SessionInfo) -> Host:
+        host = parts.hosts.get(info.id)
+        if host is None:
+            store, agent = self.log.store, info.agent or parts.agent
+            host = parts.hosts[info.id] = Host(
+                kv=Kv(store, agent),
+                files=SessionFiles(store, agent, info.id),
+                otel=parts.meter.of(info.id),
+                services=self._services,
+            )
+            if len(parts.hosts) > HOSTS_KEPT:
+                parts.hosts.popitem(last=False)
+        return host
+
+    def _recorded(self, events: list[Event[Any]]) -> None:
+        for event in events:
+            if event.type in _DURABLE:
+                self._running.worker.wake()
+                return

@@ -1,0 +1,155 @@
+"""Prove the file: every event's checksum, contiguous positions and indexes, the session index, SQLite's own check."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from eventlog.events import Event
+from eventlog.store.events import last_position
+from eventlog.store.reading import Bounds, Reading, damage
+
+if TYPE_CHECKING:  # the store is what is checked
+    from eventlog.store.store import Store
+
+PAGE_EVENTS = 2_000
+MAX_NAMED = 1_000  # damaged events named one by one; beyond that they are counted
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Damaged:
+    """An event that is not what was appended."""
+
+    session_id: str
+    index: int
+    position: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Positions that are neither there nor known to be pruned."""
+
+    first: int
+    last: int
+
+
+@dataclass
+class Report:
+    """What a check found. `ok` is true only when nothing was."""
+
+    events: int = 0
+    sessions: int = 0
+    damaged: list[Damaged] = field(default_factory=list)
+    damaged_count: int = 0
+    missing: list[Missing] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    head: tuple[int, int] | None = None  # (proven by the head file, found), when the file is shorter
+
+    @property
+    def ok(self) -> bool:
+        """Whether the whole file holds what it should."""
+        return not (self.damaged_count or self.missing or self.faults or self.head)
+
+
+async def check(store: Store, *, full: bool, progress: Progress | None) -> Report:
+    """Check page by page, so that appends and other readers go on meanwhile."""
+    report, state = Report(), _State()
+    proven = await store.read(store.proven)  # before the end is looked up: appends go on meanwhile
+    end = await store.read(last_position)
+    await store.read(_load_removed, state)
+    while state.position < end:
+        rows = await store.read(_page, state, report, end)
+        if progress is not None:
+            progress(min(state.position, end), end)
+        if not rows:
+            break
+    _find_missing(state, report, end + 1)
+    report.sessions = len(state.next_index)
+    await store.read(_check_index, report, full)
+    if proven is not None and end < proven:
+        report.head = (proven, end)
+    return report
+
+
+class _State:
+    def __init__(self) -> None:
+        self.position = 0
+        self.next_index: dict[str, int] = {}
+        self.removed: list[tuple[int, int]] = []
+        self.reading = Reading()
+
+
+def _load_removed(connection: sqlite3.Connection, state: _State) -> None:
+    state.removed = connection.execute("SELECT first, last FROM removed ORDER BY first").fetchall()
+
+
+def _page(connection: sqlite3.Connection, state: _State, report: Report, end: int) -> int:
+    events = state.reading.log_page(connection, Bounds(state.position, end + 1, None, PAGE_EVENTS))
+    if not events:
+        return 0
+    digests = dict(
+        connection.execute(
+            "SELECT position, checksum FROM log WHERE position BETWEEN ? AND ?",
+            (events[0].position, events[-1].position),
+        ).fetchall()
+    )
+    for event in events:
+        _find_missing(state, report, event.position)
+        state.position = event.position
+        report.events += 1
+        _check_event(event, digests[event.position], state, report)
+    return len(events)
+
+
+def _check_event(event: Event[Any], digest: bytes, state: _State, report: Report) -> None:
+    why = damage(event, digest)
+    expected = state.next_index.get(event.session_id)
+    if why is None and expected is not None and event.index != expected and not state.removed:
+        why = f"its index should be {expected}"
+    if why is None:
+        state.next_index[event.session_id] = event.index + 1
+        return
+    if expected is not None:
+        state.next_index[event.session_id] = expected + 1  # what it was, whatever it says now
+    report.damaged_count += 1
+    if len(report.damaged) < MAX_NAMED:
+        report.damaged.append(Damaged(event.session_id, event.index, event.position, why))
+
+
+def _find_missing(state: _State, report: Report, upto: int) -> None:
+    """Every position between the last one seen and `upto` has to be in a removed range."""
+    first = state.position + 1
+    for low, high in state.removed:
+        if high < first or low >= upto:
+            continue
+        if low > first:
+            report.missing.append(Missing(first, low - 1))
+        first = max(first, high + 1)
+    if first < upto:
+        report.missing.append(Missing(first, upto - 1))
+
+
+def _check_index(connection: sqlite3.Connection, report: Report, full: bool) -> None:
+    (strays,) = connection.execute(
+        "SELECT count(*) FROM session_index AS i LEFT JOIN log AS l ON l.position = i.position"
+        " WHERE l.position IS NULL OR l.session <> i.session OR l.idx <> i.idx"
+    ).fetchone()
+    if strays:
+        report.faults.append(f"{strays} entries of the session index point at other events")
+    (indexed,) = connection.execute(
+        "SELECT count(*) FROM session_index WHERE position <= (SELECT position FROM absorbed)"
+    ).fetchone()
+    (absorbed,) = connection.execute(
+        "SELECT count(*) FROM log WHERE position <= (SELECT position FROM absorbed)"
+    ).fetchone()
+    if indexed != absorbed:
+        report.faults.append(f"the session index has {indexed} entries for {absorbed} events")
+    pragma = "integrity_check" if full else "quick_check"
+    for (line,) in connection.execute(f"PRAGMA {pragma}(20)").fetchall():
+        if line != "ok":
+            report.faults.append(str(line))

@@ -1,0 +1,247 @@
+"""The queue of what extensions are owed, as its owner works it and as readers see it."""
+
+import sqlite3
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Literal
+
+import msgspec
+
+from eventlog.events import Event
+from eventlog.store.attempts import (
+    Attempt,
+    Ended,
+    Want,
+    begin,
+    crashed_lanes,
+    expire,
+    give_back,
+    next_due,
+    next_expiry,
+    runnable,
+    settle,
+    take_up,
+)
+from eventlog.store.buried import DeadLetter, letters_of, purge
+from eventlog.store.events import as_time
+from eventlog.store.reading import Reading
+from eventlog.store.store import Store
+
+_US = 1_000_000
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """The numbers of the policy that the queue needs."""
+
+    attempts: int
+    retention_s: int
+    keep_dead_s: int
+    capacity: int
+
+
+class Turn(msgspec.Struct):
+    """What one turn of the queue did. `next_at_us` is when something is due or expires, if nothing else happens."""
+
+    begun: list[tuple[Attempt, Event[Any] | None]]
+    settled: int
+    letters: list[DeadLetter]
+    at_ease: list[int]  # extensions that need no care any more
+    gaps: list["DeliveryGap"]  # new ones
+    next_at_us: int | None
+
+
+class TakenUp(msgspec.Struct, frozen=True):
+    """What the death of the last owner left behind: calls that are made again, and those that were its last chance."""
+
+    resumed: int
+    letters: list[DeadLetter]
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """A live delivery, as people look at it. It `waits_for` the position before it in its lane, if there is one."""
+
+    extension: str
+    event_id: str
+    position: int
+    session_id: str
+    project: str
+    type: str
+    version: int | None
+    state: Literal["pending", "delivering"]
+    attempts: int
+    due_at: datetime
+    recorded_at: datetime
+    waits_for: int | None
+    last_error: str | None
+
+
+class DeliveryGap(msgspec.Struct, frozen=True):
+    """Events that an extension will never get: `count` of them, from position `first` to `last`."""
+
+    extension: str
+    project: str
+    reason: str
+    first: int
+    last: int
+    count: int
+    at: datetime
+
+
+# ---------------------------------------------------------------------------------------------------- the queue
+
+
+class Deliveries:
+    """The queue of one file, as its owner works it and as readers see it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._reading = Reading(verify=True)  # an extension never acts on a damaged event
+        self._owner: str | None = None
+        self._last_gap: int | None = None
+        self._purge_at_us = 0
+
+    async def take_up(self, limits: Limits) -> TakenUp:
+        """Keep the policy's numbers in the file, and make what a dead owner left in flight due again (H1, R31)."""
+        return await self._store.write(self._take_up, limits, self._store.clock.now_us())
+
+    async def turn(
+        self, ended: Sequence[Ended], wants: Sequence[Want], limits: Limits, held: Sequence[str] | None = None
+    ) -> Turn:
+        """In one commit: settle what ended, bury what is too old, begin what is due.
+
+        `held` names the attempts that still have a call, where others may be in the file without one; else None.
+        """
+        return await self._store.write(self._turn, ended, wants, limits, held, self._store.clock.now_us())
+
+    async def live(self, extension: int | None = None) -> list[Delivery]:
+        """Every live delivery, by extension and position."""
+        return await self._store.read(list_deliveries, extension)
+
+    async def gaps(self, extension: int | None = None) -> list[DeliveryGap]:
+        """The events that extensions were refused, oldest first."""
+        return await self._store.read(list_gaps, extension)
+
+    # -- on the writer's thread ---------------------------------------------------------------------------------
+
+    def _take_up(self, connection: sqlite3.Connection, limits: Limits, now_us: int) -> TakenUp:
+        connection.execute("UPDATE policy SET capacity = ?, retention_s = ?", (limits.capacity, limits.retention_s))
+        resumed, dead = take_up(connection, self._owner_of(connection), limits.attempts, now_us)
+        return TakenUp(resumed, letters_of(connection, dead))
+
+    def _turn(
+        self,
+        connection: sqlite3.Connection,
+        ended: Sequence[Ended],
+        wants: Sequence[Want],
+        limits: Limits,
+        held: Sequence[str] | None,
+        now_us: int,
+    ) -> Turn:
+        owner = self._owner_of(connection)
+        retention_us = limits.retention_s * _US
+        settled, buried = settle(connection, ended, now_us)
+        if held is not None:
+            give_back(connection, owner, [want.extension for want in wants], held, now_us)
+        buried += expire(connection, now_us - retention_us, now_us)
+        at_ease: list[int] = []
+        begun: list[Attempt] = []
+        ready = runnable(connection, wants)
+        for want in ready:
+            lanes = crashed_lanes(connection, want.extension) if want.careful else []
+            if want.careful and not lanes:
+                at_ease.append(want.extension)
+            begun += begin(connection, owner, want, lanes, now_us)
+        purge_at_us = self._purge(connection, limits, now_us)
+        due_at_us = next_due(connection, ready, now_us)
+        expires_at_us = next_expiry(connection, now_us - retention_us, retention_us)
+        return Turn(
+            begun=list(zip(begun, self._events(connection, begun), strict=True)),
+            settled=settled,
+            letters=letters_of(connection, buried),
+            at_ease=at_ease,
+            gaps=self._new_gaps(connection),
+            next_at_us=min((at for at in (due_at_us, expires_at_us, purge_at_us) if at is not None), default=None),
+        )
+
+    def _owner_of(self, connection: sqlite3.Connection) -> str:
+        """What the request ids of this owner begin with; no other owner's of this file do."""
+        if self._owner is None:
+            (self._owner,) = connection.execute(_OWNER).fetchone()
+        return str(self._owner)
+
+    def _events(self, connection: sqlite3.Connection, attempts: Sequence[Attempt]) -> list[Event[Any] | None]:
+        """The event of each attempt, None where it cannot be read."""
+        positions = sorted({attempt.position for attempt in attempts})
+        try:
+            found = self._reading.at_positions(connection, positions)
+        except sqlite3.DatabaseError:  # a damaged page must not keep the others waiting
+            found = [event for position in positions for event in self._readable(connection, position)]
+        by_position = {event.position: event for event in found}
+        return [by_position.get(attempt.position) for attempt in attempts]
+
+    def _readable(self, connection: sqlite3.Connection, position: int) -> list[Event[Any]]:
+        try:
+            return self._reading.at_positions(connection, [position])
+        except sqlite3.DatabaseError:
+            return []
+
+    def _new_gaps(self, connection: sqlite3.Connection) -> list[DeliveryGap]:
+        (last,) = connection.execute("SELECT coalesce(max(gap), 0) FROM delivery_gap").fetchone()
+        seen, self._last_gap = self._last_gap, last
+        return [] if seen is None or seen == last else list_gaps(connection, after=seen)
+
+    def _purge(self, connection: sqlite3.Connection, limits: Limits, now_us: int) -> int:
+        """Remove old dead letters when the first one's time has come; looking for it costs a scan, so look seldom."""
+        if now_us >= self._purge_at_us:
+            first_at_us = purge(connection, limits.retention_s * _US, limits.keep_dead_s * _US, now_us)
+            look_again_us = now_us + max(1, min(3_600, limits.keep_dead_s)) * _US
+            self._purge_at_us = look_again_us if first_at_us is None else min(first_at_us, look_again_us)
+        return self._purge_at_us
+
+
+_OWNER = """
+    SELECT (SELECT era FROM era ORDER BY first_position DESC, began_at DESC LIMIT 1)
+           || '.' || (SELECT epoch FROM epoch) || '.'
+"""
+
+
+# --------------------------------------------------------------------------------------------------- to look at it
+
+_LIST = """
+    SELECT e.name,
+           (SELECT era FROM era WHERE first_position <= d.position ORDER BY first_position DESC, began_at DESC LIMIT 1)
+           || ':' || d.position,
+           d.position, s.id, d.project, t.name, d.version, d.state, d.attempts, d.due_at, d.recorded_at,
+           (SELECT max(earlier.position) FROM delivery AS earlier INDEXED BY delivery_lane
+            WHERE earlier.extension = d.extension AND earlier.session = d.session
+              AND earlier.position < d.position AND earlier.state <> 'dead'),
+           d.last_error
+    FROM delivery AS d
+    JOIN extension AS e ON e.extension = d.extension
+    JOIN session AS s ON s.session = d.session
+    JOIN event_type AS t ON t.type = d.type
+    WHERE d.state <> 'dead' AND (?1 IS NULL OR d.extension = ?1)
+    ORDER BY e.name, d.position
+"""
+_GAPS = """
+    SELECT e.name, g.project, g.reason, g.first, g.last, g.count, g.at
+    FROM delivery_gap AS g JOIN extension AS e ON e.extension = g.extension
+    WHERE g.gap > ?1 AND (?2 IS NULL OR g.extension = ?2)
+    ORDER BY g.gap
+"""
+
+
+def list_deliveries(connection: sqlite3.Connection, extension: int | None = None) -> list[Delivery]:
+    """Every live delivery, by extension and position."""
+    rows = connection.execute(_LIST, (extension,)).fetchall()
+    return [_delivery(*row) for row in rows]
+
+
+def _delivery(*row: Any) -> Delivery:
+    return Delivery(*row[:9], *map(as_time, row[9:11]), *row[11:])
+
+
+def list_gaps(connection: sqlite3.Connection, extension: int | None = None, after: int = 0) -> list[DeliveryGap]:
+    """The gaps that were opened after the gap with this key, oldest first."""
+    rows = connection.execute(_GAPS, (after, extension)).fetchall()
+    return [DeliveryGap(*row[:-1], *map(as_time, row[-1:])) for row in rows]

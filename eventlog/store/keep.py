@@ -1,0 +1,135 @@
+"""What handlers keep: JSON under keys, and files. Owner of the tables `kv` and `file`."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from eventlog.store.store import Store
+
+DEPLOYMENT = ""
+"""In the place of a session's id: files of the whole deployment."""
+
+
+class KeptValues:
+    """The JSON texts of one agent, by key."""
+
+    def __init__(self, store: Store, agent: str) -> None:
+        self._store = store
+        self._agent = agent
+
+    async def get(self, key: str) -> str | None:
+        """The text under a key; None when there is none."""
+        return await self._store.read(_get_value, self._agent, key)
+
+    async def put(self, key: str, text: str) -> None:
+        """Set the text under a key."""
+        await self._store.write(_put_value, self._agent, key, text)
+
+    async def delete(self, key: str) -> bool:
+        """Remove a key; whether it was there."""
+        return await self._store.write(_delete_value, self._agent, key)
+
+    async def keys(self, prefix: str) -> list[str]:
+        """The keys with a prefix, in the order of their code points."""
+        return await self._store.read(_keys, self._agent, prefix)
+
+
+class KeptFiles:
+    """The files of one agent, by session (or DEPLOYMENT) and path."""
+
+    def __init__(self, store: Store, agent: str) -> None:
+        self._store = store
+        self._agent = agent
+
+    async def read(self, session: str, path: str) -> bytes | None:
+        """The content of a file; None when there is no such file."""
+        return await self._store.read(_read_file, self._agent, session, path)
+
+    async def write(self, session: str, path: str, content: bytes) -> None:
+        """Make a file, or replace the whole of it."""
+        await self._store.write(_write_file, self._agent, session, path, content, self._store.clock.now_us())
+
+    async def delete(self, session: str, path: str) -> bool:
+        """Remove a file; whether it was there."""
+        return await self._store.write(_delete_file, self._agent, session, path)
+
+    async def paths(self, session: str, prefix: str) -> list[str]:
+        """The paths with a prefix, in the order of their code points."""
+        return await self._store.read(_paths, self._agent, session, prefix)
+
+
+def _get_value(connection: sqlite3.Connection, agent: str, key: str) -> str | None:
+    row = connection.execute("SELECT value FROM kv WHERE agent = ? AND key = ?", (agent, key)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def _put_value(connection: sqlite3.Connection, agent: str, key: str, text: str) -> None:
+    connection.execute(
+        "INSERT INTO kv (agent, key, value) VALUES (?, ?, ?)"
+        " ON CONFLICT (agent, key) DO UPDATE SET value = excluded.value",
+        (agent, key, text),
+    )
+
+
+def _delete_value(connection: sqlite3.Connection, agent: str, key: str) -> bool:
+    return connection.execute("DELETE FROM kv WHERE agent = ? AND key = ?", (agent, key)).rowcount > 0
+
+
+def _keys(connection: sqlite3.Connection, agent: str, prefix: str) -> list[str]:
+    where, bounds = _starts_with("key", prefix)
+    rows = connection.execute(f"SELECT key FROM kv WHERE agent = ?{where} ORDER BY key", (agent, *bounds))
+    return [key for (key,) in rows]
+
+
+def _read_file(connection: sqlite3.Connection, agent: str, session: str, path: str) -> bytes | None:
+    row = connection.execute(
+        "SELECT content FROM file WHERE agent = ? AND session = ? AND path = ?", (agent, session, path)
+    ).fetchone()
+    return None if row is None else bytes(row[0])
+
+
+def _write_file(
+    connection: sqlite3.Connection, agent: str, session: str, path: str, content: bytes, now_us: int
+) -> None:
+    connection.execute(
+        "INSERT INTO file (agent, session, path, content, at) VALUES (?, ?, ?, ?, ?)"
+        " ON CONFLICT (agent, session, path) DO UPDATE SET content = excluded.content, at = excluded.at",
+        (agent, session, path, content, now_us),
+    )
+
+
+def _delete_file(connection: sqlite3.Connection, agent: str, session: str, path: str) -> bool:
+    cursor = connection.execute("DELETE FROM file WHERE agent = ? AND session = ? AND path = ?", (agent, session, path))
+    return cursor.rowcount > 0
+
+
+def _paths(connection: sqlite3.Connection, agent: str, session: str, prefix: str) -> list[str]:
+    where, bounds = _starts_with("path", prefix)
+    rows = connection.execute(
+        f"SELECT path FROM file WHERE agent = ? AND session = ?{where} ORDER BY path", (agent, session, *bounds)
+    )
+    return [path for (path,) in rows]
+
+
+def _starts_with(column: str, prefix: str) -> tuple[str, tuple[str, ...]]:
+    """A prefix as a range, which the index finds and in which no character means another one."""
+    end = after_prefix(prefix)
+    if not prefix:
+        return "", ()
+    if end is None:
+        return f" AND {column} >= ?", (prefix,)
+    return f" AND {column} >= ? AND {column} < ?", (prefix, end)
+
+
+def after_prefix(prefix: str) -> str | None:
+    """The least text behind all that begin with `prefix`, as SQLite compares text: by code points."""
+    for length in range(len(prefix), 0, -1):
+        code = ord(prefix[length - 1]) + 1
+        if code == FIRST_SURROGATE:
+            code = LAST_SURROGATE + 1
+        if code <= LAST_CODE_POINT:
+            return prefix[: length - 1] + chr(code)
+    return None
+
+
+FIRST_SURROGATE, LAST_SURROGATE, LAST_CODE_POINT = 0xD800, 0xDFFF, 0x10FFFF

@@ -1,0 +1,355 @@
+"""Pages of events and of sessions, read on a reader's connection; each page is one snapshot and is released at once."""
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from eventlog.encoding import check_id
+from eventlog.errors import InvalidName
+from eventlog.events import Corrupt, Event, SessionInfo
+from eventlog.store.events import LAST_IN_INDEX, Eras, as_time, checksum, last_position
+
+MAX_NAMES = 100_000
+MAX_POSITION = 2**63 - 1
+POSITIONS_PER_STATEMENT = 500
+
+_FACTS = "l.type, l.turn_id, l.at, CAST(l.data AS BLOB), l.key, l.checksum"
+SELECT = f"SELECT l.position, l.session, l.idx, {_FACTS}, 1 FROM log AS l"
+# By the session index, an event has the place that the index gives it; where the log differs, the checksum decides.
+SELECT_BY_INDEX = (
+    f"SELECT l.position, i.session, i.idx, {_FACTS}, l.session = i.session AND l.idx = i.idx"
+    " FROM session_index AS i CROSS JOIN log AS l ON l.position = i.position"
+)
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Which events a page takes: exclusive bounds, types, direction and length."""
+
+    after: int | None = None
+    before: int | None = None
+    types: tuple[str, ...] | None = None
+    limit: int = 1_000
+    reverse: bool = False
+
+    @property
+    def low(self) -> int:
+        """The exclusive lower bound, within what SQLite can hold."""
+        return -1 if self.after is None else max(-1, min(self.after, MAX_POSITION))
+
+    @property
+    def high(self) -> int:
+        """The exclusive upper bound, within what SQLite can hold."""
+        return MAX_POSITION if self.before is None else max(-1, min(self.before, MAX_POSITION))
+
+
+def wanted(types: Iterable[str] | None) -> tuple[str, ...] | None:
+    """The event types that a reader asked for; raises InvalidName when it is one name and not a list of them."""
+    if isinstance(types, str):
+        raise InvalidName("types", types, "is one name; give a list of event types")
+    return None if types is None else tuple(check_id("event type", name) for name in types)
+
+
+class Reading:
+    """Reads for one connection; remembers the names behind the integer keys. Lives on the reader's thread."""
+
+    def __init__(self, *, verify: bool = False) -> None:
+        self._verify = verify
+        self._sessions: dict[int, str] = {}
+        self._types: dict[int, str] = {}
+        self._eras: Eras | None = None
+        self._epoch = -1
+
+    # -- events -------------------------------------------------------------------------------------------------
+
+    def session_page(
+        self, connection: sqlite3.Connection, session_key: int, bounds: Bounds, tail: list[tuple[int, int]] | None
+    ) -> list[Event[Any]]:
+        """A page of one session. `tail` is what the owner knows of its unabsorbed events, None in other processes."""
+        types, type_values = self._type_filter(connection, bounds.types)
+        if types is None:
+            return []
+        parts = (self._indexed, self._unabsorbed)
+        rows: list[Row] = []
+        for part in reversed(parts) if bounds.reverse else parts:
+            left = bounds.limit - len(rows)
+            if left <= 0:
+                break
+            low, high = bounds.low, bounds.high
+            if rows and bounds.reverse:
+                high = rows[-1][2]
+            elif rows:
+                low = rows[-1][2]
+            rows += part(connection, session_key, low, high, left, bounds.reverse, types, type_values, tail)
+        return self._events(connection, rows)
+
+    def _indexed(
+        self,
+        connection: sqlite3.Connection,
+        session_key: int,
+        low: int,
+        high: int,
+        limit: int,
+        reverse: bool,
+        types: str,
+        type_values: list[int],
+        _tail: object,
+    ) -> list[Row]:
+        return _fetch(
+            connection,
+            f"{SELECT_BY_INDEX} WHERE i.session = ? AND i.idx > ? AND i.idx < ?{types}"
+            f" ORDER BY i.idx {_direction(reverse)} LIMIT ?",
+            [session_key, low, high, *type_values, limit],
+        )
+
+    def _unabsorbed(
+        self,
+        connection: sqlite3.Connection,
+        session_key: int,
+        low: int,
+        high: int,
+        limit: int,
+        reverse: bool,
+        types: str,
+        type_values: list[int],
+        tail: list[tuple[int, int]] | None,
+    ) -> list[Row]:
+        if tail is None:
+            return _fetch(
+                connection,
+                f"{SELECT} WHERE l.position > (SELECT position FROM absorbed) AND l.session = ?"
+                f" AND l.idx > ? AND l.idx < ?{types} ORDER BY l.position {_direction(reverse)} LIMIT ?",
+                [session_key, low, high, *type_values, limit],
+            )
+        places = {position: index for index, position in tail if low < index < high}
+        positions = list(reversed(places) if reverse else places)
+        rows: list[Row] = []
+        for start in range(0, len(positions), POSITIONS_PER_STATEMENT):
+            if len(rows) >= limit:
+                break
+            part = positions[start : start + POSITIONS_PER_STATEMENT]
+            found = _fetch(
+                connection,
+                f"{SELECT} WHERE l.position IN ({','.join('?' * len(part))}){types}"
+                f" ORDER BY l.position {_direction(reverse)} LIMIT ?",
+                [*part, *type_values, limit - len(rows)],
+            )
+            rows += [_at_place(row, session_key, places[row[0]]) for row in found]
+        return rows
+
+    def log_page(self, connection: sqlite3.Connection, bounds: Bounds, project: str | None = None) -> list[Event[Any]]:
+        """A page of the whole log, by position."""
+        types, values = self._type_filter(connection, bounds.types)
+        if types is None:
+            return []
+        of_project = ""
+        parameters: list[Any] = [bounds.low, bounds.high, *values]
+        if project is not None:
+            of_project = " AND l.session IN (SELECT session FROM session WHERE project = ?)"
+            parameters.append(project)
+        rows = _fetch(
+            connection,
+            f"{SELECT} WHERE l.position > ? AND l.position < ?{types}{of_project}"
+            f" ORDER BY l.position {_direction(bounds.reverse)} LIMIT ?",
+            [*parameters, bounds.limit],
+        )
+        return self._events(connection, rows)
+
+    def at_positions(self, connection: sqlite3.Connection, positions: Sequence[int]) -> list[Event[Any]]:
+        """The events at these positions, in order; pruned ones are left out."""
+        rows: list[Row] = []
+        for start in range(0, len(positions), POSITIONS_PER_STATEMENT):
+            part = positions[start : start + POSITIONS_PER_STATEMENT]
+            marks = ",".join("?" * len(part))
+            rows += _fetch(connection, f"{SELECT} WHERE l.position IN ({marks}) ORDER BY l.position", list(part))
+        return self._events(connection, rows)
+
+    # -- names --------------------------------------------------------------------------------------------------
+
+    def _type_filter(
+        self, connection: sqlite3.Connection, types: tuple[str, ...] | None
+    ) -> tuple[str | None, list[int]]:
+        if types is None:
+            return "", []
+        keys = [
+            key
+            for name in types
+            for (key,) in connection.execute("SELECT type FROM event_type WHERE name = ?", (name,)).fetchall()
+        ]
+        return (f" AND l.type IN ({','.join('?' * len(keys))})", keys) if keys else (None, [])
+
+    def _events(self, connection: sqlite3.Connection, rows: list[Row]) -> list[Event[Any]]:
+        if not rows:
+            return []
+        eras = self._current_eras(connection)
+        sessions, types = self._sessions, self._types
+        events: list[Event[Any]] = []
+        for position, session, index, type_key, turn_id, at_us, raw, key, digest, in_place in rows:
+            name = types.get(type_key) or self._type_name(connection, type_key)
+            session_id = sessions.get(session) or self._session_id(connection, session)
+            event: Event[Any] = Event(name, index, session_id, turn_id, at_us, position, eras.of(position), raw, key)
+            if (self._verify or not in_place) and (why := damage(event, digest)):
+                event = msgspec.structs.replace(event, _payload=Corrupt(why))
+            events.append(event)
+        return events
+
+    def _current_eras(self, connection: sqlite3.Connection) -> Eras:
+        (epoch,) = connection.execute("SELECT epoch FROM epoch").fetchone()
+        if self._eras is None or epoch != self._epoch:
+            self._eras, self._epoch = Eras.load(connection), epoch
+        return self._eras
+
+    def _type_name(self, connection: sqlite3.Connection, key: int) -> str:
+        row = connection.execute("SELECT name FROM event_type WHERE type = ?", (key,)).fetchone()
+        if row is None:
+            return f"unknown:{key}"
+        self._types[key] = row[0]
+        return str(row[0])
+
+    def _session_id(self, connection: sqlite3.Connection, key: int) -> str:
+        row = connection.execute("SELECT id FROM session WHERE session = ?", (key,)).fetchone()
+        if row is None:
+            return f"unknown:{key}"
+        if len(self._sessions) >= MAX_NAMES:
+            self._sessions.clear()
+        self._sessions[key] = row[0]
+        return str(row[0])
+
+
+def damage(event: Event[Any], digest: bytes) -> str | None:
+    """Why an event is not what was appended, or None when its checksum holds."""
+    try:
+        text = event.raw.decode()
+    except UnicodeDecodeError:
+        return "its data is no UTF-8"
+    expected = checksum(
+        event.position, event.session_id, event.index, event.at_us, event.type, event.turn_id, event.key, text
+    )
+    return None if expected == digest else "its checksum does not match"
+
+
+def _at_place(row: Row, session: int, index: int) -> Row:
+    return row if row[2] == index and row[1] == session else (row[0], session, index, *row[3:-1], 0)
+
+
+def _direction(reverse: bool) -> str:
+    return "DESC" if reverse else "ASC"
+
+
+def _fetch(connection: sqlite3.Connection, sql: str, parameters: list[Any]) -> list[Row]:
+    try:
+        return connection.execute(sql, parameters).fetchall()
+    except sqlite3.OperationalError as error:
+        if "decode" not in str(error).lower():
+            raise
+        # A damaged turn id or key must not hide the rest of the page.
+        connection.text_factory = lambda value: value.decode(errors="replace")
+        try:
+            return connection.execute(sql, parameters).fetchall()
+        finally:
+            connection.text_factory = str
+
+
+# -- sessions -----------------------------------------------------------------------------------------------------
+
+_SESSIONS = (
+    "SELECT s.session, s.id, s.agent, s.project, s.channel_id, s.mode, s.purpose, s.auth, s.title, s.sdk_agent_id,"
+    " s.abs, s.continuation_token, s.status, s.started_at, s.first_index FROM session AS s"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A session as the file has it: its key and its info."""
+
+    key: int
+    info: SessionInfo
+
+
+def find_session(connection: sqlite3.Connection, session_id: str, *, absorbed: bool = False) -> Found | None:
+    """One session by its id. The owner says `absorbed`: what has an unabsorbed event it has in memory."""
+    row = connection.execute(f"{_SESSIONS} WHERE s.id = ?", (session_id,)).fetchone()
+    if row is None:
+        return None
+    return _found(connection, row, {} if absorbed else _tail_ends(connection, row[0]))
+
+
+def sessions_page(
+    connection: sqlite3.Connection,
+    after_key: int,
+    prefix: str | None,
+    purpose: str | None,
+    project: str | None,
+    limit: int,
+) -> list[Found]:
+    """A page of sessions in the order in which they were started."""
+    where, parameters = ["s.session > ?"], [after_key]
+    values: list[Any] = list(parameters)
+    if prefix:
+        where.append("substr(s.id, 1, ?) = ?")
+        values += [len(prefix), prefix]
+    for column, value in (("purpose", purpose), ("project", project)):
+        if value is not None:
+            where.append(f"s.{column} = ?")
+            values.append(value)
+    rows = connection.execute(
+        f"{_SESSIONS} WHERE {' AND '.join(where)} ORDER BY s.session LIMIT ?", [*values, limit]
+    ).fetchall()
+    ends = _tail_ends(connection, None)
+    return [_found(connection, row, ends) for row in rows]
+
+
+def _tail_ends(connection: sqlite3.Connection, session_key: int | None) -> dict[int, tuple[int, int]]:
+    """(next index, time of the last event) by session key, of the part that the index has not absorbed."""
+    only = "" if session_key is None else " AND session = ?"
+    rows = connection.execute(
+        "SELECT session, max(idx) + 1, at FROM log WHERE position > (SELECT position FROM absorbed)"
+        f"{only} GROUP BY session",
+        () if session_key is None else (session_key,),
+    )
+    return {session: (next_index, at_us) for session, next_index, at_us in rows}
+
+
+def _found(connection: sqlite3.Connection, row: Row, ends: dict[int, tuple[int, int]]) -> Found:
+    key, started_at, first_index = row[0], row[13], row[14]
+    next_index, updated_at = ends.get(key) or _index_end(connection, key) or (first_index, started_at)
+    return Found(
+        key,
+        SessionInfo(
+            id=row[1],
+            agent=row[2],
+            project=row[3],
+            channel_id=row[4],
+            mode=row[5],
+            purpose=row[6],
+            auth=_json(row[7]),
+            title=row[8],
+            sdk_agent_id=row[9],
+            abs=_json(row[10]),
+            continuation_token=row[11],
+            status=row[12],
+            next_index=next_index,
+            started_at=as_time(started_at),
+            updated_at=as_time(updated_at),
+        ),
+    )
+
+
+def _index_end(connection: sqlite3.Connection, key: int) -> tuple[int, int] | None:
+    row = connection.execute(LAST_IN_INDEX, (key,)).fetchone()
+    return (row[0], row[1]) if row else None
+
+
+def _json(text: str | None) -> Any:
+    return None if text is None else msgspec.json.decode(text)
+
+
+def sessions_with_news(connection: sqlite3.Connection, position: int) -> tuple[int, set[int]]:
+    """The last position, and the keys of the sessions that have an event behind the given one."""
+    rows = connection.execute("SELECT DISTINCT session FROM log WHERE position > ?", (position,)).fetchall()
+    return last_position(connection), {key for (key,) in rows}

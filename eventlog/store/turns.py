@@ -1,0 +1,95 @@
+"""Turns by version and jobs by id, as the log's own tables have them."""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from eventlog.events import TYPE_KEYS, Cost, JobStatus, TokenUsage, TurnCompleted, decode_json
+from eventlog.store.events import as_time
+
+_RECEIVED = TYPE_KEYS["message.received"]
+_SAID = TYPE_KEYS["message.completed"]
+_decode_turn = msgspec.json.Decoder(TurnCompleted).decode
+
+
+class TurnSnapshot(msgspec.Struct, frozen=True):
+    """A turn as it was at one version: what was received in it, what was said, and what it came to."""
+
+    conversation_id: str
+    turn_id: str
+    version: int
+    completed_at: datetime
+    project: str
+    received: str | None
+    text: str | None
+    result: Any
+    usage: TokenUsage | None
+    cost: Cost | None
+
+
+class Job(msgspec.Struct, frozen=True):
+    """A background job as its events tell; a terminal status is final."""
+
+    id: str
+    session_id: str
+    project: str
+    name: str | None
+    status: JobStatus
+    result: Any
+    error: Any
+
+
+def find_turn(connection: sqlite3.Connection, conversation_id: str, turn_id: str, version: int) -> TurnSnapshot | None:
+    """Exactly this version of a turn, or None."""
+    row = connection.execute(
+        "SELECT v.session, v.position, l.at, CAST(l.data AS BLOB), s.project FROM turn_version AS v"
+        " JOIN session AS s ON s.session = v.session JOIN log AS l ON l.position = v.position"
+        " WHERE s.id = ? AND v.turn_id = ? AND v.version = ?",
+        (conversation_id, turn_id, version),
+    ).fetchone()
+    if row is None:
+        return None
+    session, position, at_us, raw, project = row
+    completed = _decode_turn(raw)
+    return TurnSnapshot(
+        conversation_id=conversation_id,
+        turn_id=turn_id,
+        version=version,
+        completed_at=as_time(at_us),
+        project=project,
+        received=_last_text(connection, session, turn_id, position, _RECEIVED),
+        text=_last_text(connection, session, turn_id, position, _SAID),
+        result=completed.result,
+        usage=completed.usage,
+        cost=completed.cost,
+    )
+
+
+def _last_text(connection: sqlite3.Connection, session: int, turn_id: str, upto: int, type_key: int) -> str | None:
+    row = connection.execute(
+        "SELECT json_extract(l.data, '$.text') FROM session_index AS i JOIN log AS l ON l.position = i.position"
+        " WHERE i.session = ?1 AND l.turn_id = ?2 AND l.type = ?4 AND l.position <= ?3"
+        " UNION ALL"
+        " SELECT json_extract(l.data, '$.text') FROM log AS l WHERE l.position > (SELECT position FROM absorbed)"
+        " AND l.session = ?1 AND l.turn_id = ?2 AND l.type = ?4 AND l.position <= ?3",
+        (session, turn_id, upto, type_key),
+    ).fetchall()
+    return row[-1][0] if row else None
+
+
+def find_job(connection: sqlite3.Connection, job_id: str) -> Job | None:
+    """The job with this id, the one that was heard of last should several sessions use the same id."""
+    row = connection.execute(
+        "SELECT j.job_id, s.id, s.project, j.name, j.status, CAST(l.data AS BLOB) FROM job AS j"
+        " JOIN session AS s ON s.session = j.session LEFT JOIN log AS l ON l.position = j.position"
+        " WHERE j.job_id = ? ORDER BY j.position DESC LIMIT 1",
+        (job_id,),
+    ).fetchone()
+    if row is None:
+        return None
+    data = {} if row[5] is None else decode_json(row[5])
+    return Job(row[0], row[1], row[2], row[3], JobStatus(row[4]), data.get("result"), data.get("error"))

@@ -1,0 +1,456 @@
+-- The file of one event log.
+--
+-- `log` is the source of truth: one row an event, appended and never changed. Everything else is either
+-- the log's own index (session, event_type, session_index, turn_version, job), or what subscribers owe and
+-- were owed (hook, extension, delivery and their gaps), or what handlers keep (kv, file).
+--
+-- Rules that hold for every table:
+--   * Times are integers: microseconds since 1970-01-01 UTC. Nothing is ordered by time.
+--   * Facts are append-only. A trigger refuses UPDATE and DELETE unless the row of the `gate` is there, and
+--     only erasing and pruning put it there, inside their own transaction.
+--   * One process owns the file and writes; every other connection is read-only.
+--   * The views at the end are stable and for people; the tables are not.
+--
+-- The store creates a file by running this text in one transaction. There is no other DDL.
+
+-- ------------------------------------------------------------------------------------------------ identity
+
+-- An event's id is "<era>:<position>". A new era begins whenever a position may be issued a second time.
+CREATE TABLE era (
+    era             TEXT    NOT NULL PRIMARY KEY CHECK (length(era) = 8),
+    first_position  INTEGER NOT NULL CHECK (first_position >= 1),
+    began_at        INTEGER NOT NULL,
+    reason          TEXT    NOT NULL CHECK (reason IN ('created', 'accepted-loss', 'restored'))
+) STRICT, WITHOUT ROWID;
+
+-- Counts the owners; each raises it when it opens the file.
+CREATE TABLE epoch (
+    one    INTEGER NOT NULL PRIMARY KEY CHECK (one = 1),
+    epoch  INTEGER NOT NULL CHECK (epoch >= 0)
+) STRICT, WITHOUT ROWID;
+INSERT INTO epoch VALUES (1, 0);
+
+-- What its own transaction is allowed to do beyond appending. Empty outside of such a transaction.
+CREATE TABLE gate (
+    one      INTEGER NOT NULL PRIMARY KEY CHECK (one = 1),
+    purpose  TEXT    NOT NULL CHECK (purpose IN ('import', 'prune', 'forget'))
+) STRICT, WITHOUT ROWID;
+
+-- --------------------------------------------------------------------------------------------- the log
+
+CREATE TABLE event_type (
+    type  INTEGER NOT NULL PRIMARY KEY,
+    name  TEXT    NOT NULL UNIQUE
+) STRICT;
+
+-- The vocabulary has fixed keys below 1000, so that triggers can name them; own types follow from 1000 on.
+INSERT INTO event_type (type, name) VALUES
+    (1, 'session.started'), (2, 'session.updated'), (3, 'session.waiting'),
+    (4, 'session.completed'), (5, 'session.failed'),
+    (6, 'turn.started'), (7, 'turn.completed'), (8, 'turn.failed'),
+    (9, 'job.queued'), (10, 'job.started'), (11, 'job.completed'),
+    (12, 'message.received'), (13, 'message.appended'), (14, 'message.completed'),
+    (15, 'reasoning.appended'), (16, 'reasoning.completed'),
+    (17, 'actions.requested'), (18, 'action.result'),
+    (19, 'input.requested'), (20, 'input.resolved'),
+    (21, 'step.started'), (22, 'step.completed'), (23, 'step.failed'),
+    (24, 'ab.assigned'), (25, 'artifact.tagged'),
+    (26, 'reminder.created'), (27, 'reminder.cancelled'), (28, 'reminder.due');
+
+-- One row a session; the columns from `title` on follow its session.* events.
+CREATE TABLE session (
+    session             INTEGER NOT NULL PRIMARY KEY,
+    id                  TEXT    NOT NULL UNIQUE CHECK (length(id) BETWEEN 1 AND 256),
+    agent               TEXT,
+    project             TEXT    NOT NULL,
+    channel_id          TEXT    NOT NULL,
+    mode                TEXT    NOT NULL CHECK (mode IN ('chat', 'task')),
+    purpose             TEXT    NOT NULL CHECK (purpose IN ('live', 'eval')),
+    auth                TEXT    CHECK (auth IS NULL OR json_valid(auth)),
+    started_at          INTEGER NOT NULL,
+    first_index         INTEGER NOT NULL DEFAULT 0 CHECK (first_index >= 0),  -- the next index, should every row of it be pruned
+    title               TEXT,
+    sdk_agent_id        TEXT,
+    abs                 TEXT    CHECK (abs IS NULL OR json_valid(abs)),
+    continuation_token  TEXT,
+    status              TEXT    NOT NULL DEFAULT 'active' CHECK (status IN ('active', 'waiting', 'completed', 'failed'))
+) STRICT;
+
+CREATE TABLE log (
+    position  INTEGER PRIMARY KEY AUTOINCREMENT,                      -- never issued twice, also after pruning
+    session   INTEGER NOT NULL REFERENCES session (session),
+    idx       INTEGER NOT NULL CHECK (idx >= 0),
+    type      INTEGER NOT NULL REFERENCES event_type (type),
+    turn_id   TEXT    CHECK (turn_id IS NULL OR length(turn_id) BETWEEN 1 AND 256),
+    at        INTEGER NOT NULL,
+    data      TEXT    NOT NULL,                                       -- a JSON value, as it was encoded once
+    key       TEXT    CHECK (key IS NULL OR length(key) BETWEEN 1 AND 256),
+    checksum  BLOB    NOT NULL CHECK (length(checksum) = 16)          -- blake2b over all of the above
+) STRICT;
+
+-- Only events that have a key pay for this index.
+CREATE UNIQUE INDEX log_by_key ON log (session, key) WHERE key IS NOT NULL;
+
+CREATE TRIGGER log_is_append_only_update BEFORE UPDATE ON log
+WHEN NOT EXISTS (SELECT 1 FROM gate WHERE purpose = 'forget')
+BEGIN
+    SELECT RAISE(ABORT, 'the log is append-only');
+END;
+
+CREATE TRIGGER log_is_append_only_delete BEFORE DELETE ON log
+WHEN NOT EXISTS (SELECT 1 FROM gate WHERE purpose = 'prune')
+BEGIN
+    SELECT RAISE(ABORT, 'the log is append-only');
+END;
+
+-- Where each session's events are. It absorbs the log in sorted slices, because an entry written with each
+-- event would dirty a page a session; what lies behind `absorbed` is found by scanning that short tail.
+CREATE TABLE session_index (
+    session   INTEGER NOT NULL,
+    idx       INTEGER NOT NULL,
+    position  INTEGER NOT NULL,
+    PRIMARY KEY (session, idx)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE absorbed (
+    one       INTEGER NOT NULL PRIMARY KEY CHECK (one = 1),
+    position  INTEGER NOT NULL CHECK (position >= 0)
+) STRICT, WITHOUT ROWID;
+INSERT INTO absorbed VALUES (1, 0);
+
+-- Positions that were imported: history, which no hook is owed.
+CREATE TABLE imported (
+    first  INTEGER NOT NULL PRIMARY KEY,
+    last   INTEGER NOT NULL CHECK (last >= first)
+) STRICT, WITHOUT ROWID;
+
+-- Positions that pruning removed; a hole that is not in here is damage.
+CREATE TABLE removed (
+    first   INTEGER NOT NULL PRIMARY KEY,
+    last    INTEGER NOT NULL CHECK (last >= first),
+    at      INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- What a session's own events say of it.
+CREATE TRIGGER log_moves_session AFTER INSERT ON log
+WHEN NEW.type <= 6
+BEGIN
+    UPDATE session SET
+        title = coalesce(json_extract(NEW.data, '$.title'), title),
+        sdk_agent_id = coalesce(json_extract(NEW.data, '$.sdkAgentId'), sdk_agent_id),
+        abs = iif(json_type(NEW.data, '$.abs') IS NULL, abs, json_quote(json_extract(NEW.data, '$.abs'))),
+        continuation_token = coalesce(json_extract(NEW.data, '$.continuationToken'), continuation_token),
+        status = CASE NEW.type WHEN 3 THEN 'waiting' WHEN 4 THEN 'completed' WHEN 5 THEN 'failed'
+                               WHEN 2 THEN status ELSE 'active' END
+    WHERE session = NEW.session;
+END;
+
+-- A background job, as far as its events tell. A terminal status is final.
+CREATE TABLE job (
+    session   INTEGER NOT NULL REFERENCES session (session),
+    job_id    TEXT    NOT NULL,
+    name      TEXT,
+    status    TEXT    NOT NULL CHECK (status IN ('queued', 'running', 'succeeded', 'failed', 'cancelled', 'outcomeUnknown')),
+    position  INTEGER NOT NULL,                                       -- of the event that gave it this status
+    PRIMARY KEY (session, job_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX job_by_id ON job (job_id, position);
+
+CREATE TRIGGER log_moves_job AFTER INSERT ON log
+WHEN NEW.type BETWEEN 9 AND 11
+BEGIN
+    INSERT INTO job (session, job_id, name, status, position)
+    VALUES (NEW.session, json_extract(NEW.data, '$.jobId'), json_extract(NEW.data, '$.name'),
+            CASE NEW.type WHEN 9 THEN 'queued' WHEN 10 THEN 'running' ELSE json_extract(NEW.data, '$.status') END,
+            NEW.position)
+    ON CONFLICT (session, job_id) DO UPDATE
+    SET status = excluded.status, name = coalesce(excluded.name, name), position = excluded.position
+    WHERE status IN ('queued', 'running');
+END;
+
+-- Each turn.completed is one version of its turn, from 1.
+CREATE TABLE turn_version (
+    session   INTEGER NOT NULL REFERENCES session (session),
+    turn_id   TEXT    NOT NULL,
+    version   INTEGER NOT NULL CHECK (version >= 1),
+    position  INTEGER NOT NULL,
+    PRIMARY KEY (session, turn_id, version)
+) STRICT, WITHOUT ROWID;
+
+-- ------------------------------------------------------------------------- durable hooks: at least once
+
+-- The numbers that the file itself has to know, because a commit may happen while nothing else is up.
+CREATE TABLE policy (
+    one          INTEGER NOT NULL PRIMARY KEY CHECK (one = 1),
+    capacity     INTEGER NOT NULL CHECK (capacity >= 1),              -- live deliveries of one extension
+    retention_s  INTEGER NOT NULL CHECK (retention_s >= 1)
+) STRICT, WITHOUT ROWID;
+INSERT INTO policy VALUES (1, 1000, 604800);
+
+CREATE TABLE extension (
+    extension     INTEGER NOT NULL PRIMARY KEY,
+    name          TEXT    NOT NULL UNIQUE,                            -- its folder
+    id            TEXT    NOT NULL,                                   -- publisher.name
+    version       TEXT    NOT NULL,
+    path          TEXT    NOT NULL,
+    manifest      TEXT    NOT NULL CHECK (json_valid(manifest)),
+    state         TEXT    NOT NULL CHECK (state IN ('enabled', 'disabled', 'uninstalled')),
+    paused        INTEGER NOT NULL DEFAULT 0 CHECK (paused IN (0, 1)),
+    generation    INTEGER NOT NULL DEFAULT 1 CHECK (generation >= 1), -- raised by everything that clears its deliveries
+    live          INTEGER NOT NULL DEFAULT 0 CHECK (live >= 0),       -- its pending and delivering rows
+    cursor        INTEGER NOT NULL,                                   -- durable events up to here are in the queue, or were refused
+    installed_at  INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE subscription (
+    extension  INTEGER NOT NULL REFERENCES extension (extension),
+    type       INTEGER NOT NULL CHECK (type IN (7, 11)),
+    handler    TEXT    NOT NULL,
+    PRIMARY KEY (extension, type)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE extension_grant (
+    extension   INTEGER NOT NULL REFERENCES extension (extension),
+    capability  TEXT    NOT NULL CHECK (capability IN ('conversations.turns.read', 'jobs.read')),
+    project     TEXT    NOT NULL,
+    granted_at  INTEGER NOT NULL,
+    PRIMARY KEY (extension, capability, project)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX extension_grant_by_project ON extension_grant (project, capability);
+
+CREATE TABLE delivery (
+    extension    INTEGER NOT NULL REFERENCES extension (extension),
+    position     INTEGER NOT NULL,
+    session      INTEGER NOT NULL,                                    -- its lane
+    project      TEXT    NOT NULL,
+    type         INTEGER NOT NULL CHECK (type IN (7, 11)),
+    version      INTEGER,                                             -- of the turn; NULL for a job
+    state        TEXT    NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'delivering', 'dead')),
+    attempts     INTEGER NOT NULL DEFAULT 0 CHECK (attempts >= 0),    -- calls begun, over all retries
+    spent        INTEGER NOT NULL DEFAULT 0 CHECK (spent >= 0),       -- of these, calls that no longer count against the limit
+    due_at       INTEGER NOT NULL,
+    recorded_at  INTEGER NOT NULL,
+    generation   INTEGER NOT NULL,
+    request_id   TEXT,                                                -- of the attempt that holds it
+    reason       TEXT,                                                -- why it is dead
+    last_error   TEXT,
+    died_at      INTEGER,
+    PRIMARY KEY (extension, position),
+    CHECK ((state = 'dead') = (died_at IS NOT NULL)),
+    CHECK ((state = 'delivering') = (request_id IS NOT NULL))
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX delivery_lane ON delivery (extension, session, position) WHERE state <> 'dead';
+CREATE INDEX delivery_due ON delivery (extension, due_at) WHERE state = 'pending';
+CREATE INDEX delivery_in_flight ON delivery (extension, position) WHERE state = 'delivering';
+CREATE INDEX delivery_age ON delivery (recorded_at) WHERE state <> 'dead';
+CREATE INDEX delivery_dead ON delivery (died_at) WHERE state = 'dead';
+
+CREATE TRIGGER delivery_counts_insert AFTER INSERT ON delivery
+WHEN NEW.state <> 'dead'
+BEGIN
+    UPDATE extension SET live = live + 1 WHERE extension = NEW.extension;
+END;
+CREATE TRIGGER delivery_counts_delete AFTER DELETE ON delivery
+WHEN OLD.state <> 'dead'
+BEGIN
+    UPDATE extension SET live = live - 1 WHERE extension = OLD.extension;
+END;
+CREATE TRIGGER delivery_counts_update AFTER UPDATE OF state ON delivery
+WHEN (OLD.state = 'dead') <> (NEW.state = 'dead')
+BEGIN
+    UPDATE extension SET live = live + iif(NEW.state = 'dead', -1, 1) WHERE extension = NEW.extension;
+END;
+
+-- Attempts that did not end in an ACK. The one that did leaves no row.
+CREATE TABLE attempt (
+    extension   INTEGER NOT NULL,
+    position    INTEGER NOT NULL,
+    number      INTEGER NOT NULL CHECK (number >= 1),
+    request_id  TEXT    NOT NULL,
+    ended_at    INTEGER NOT NULL,
+    outcome     TEXT    NOT NULL CHECK (outcome IN ('failed', 'timeout', 'crashed', 'rejected', 'retry-after')),
+    error       TEXT    NOT NULL,
+    traceback   TEXT,
+    PRIMARY KEY (extension, position, number)
+) STRICT, WITHOUT ROWID;
+
+-- Whatever ends a delivery takes its attempts along. The call that holds it has no row yet.
+CREATE TRIGGER delivery_takes_its_attempts AFTER DELETE ON delivery
+WHEN OLD.attempts > (OLD.state = 'delivering')
+BEGIN
+    DELETE FROM attempt WHERE extension = OLD.extension AND position = OLD.position;
+END;
+
+-- Events that an extension will never get. One row collects refusals until the queue takes an event again.
+CREATE TABLE delivery_gap (
+    gap        INTEGER NOT NULL PRIMARY KEY,
+    extension  INTEGER NOT NULL REFERENCES extension (extension),
+    project    TEXT    NOT NULL,
+    reason     TEXT    NOT NULL CHECK (reason IN ('capacity')),
+    first      INTEGER NOT NULL,
+    last       INTEGER NOT NULL CHECK (last >= first),
+    count      INTEGER NOT NULL CHECK (count >= 1),
+    at         INTEGER NOT NULL,
+    open       INTEGER CHECK (open = 1)                               -- 1 while it collects, then NULL
+) STRICT;
+CREATE UNIQUE INDEX delivery_gap_open ON delivery_gap (extension, project, reason) WHERE open = 1;
+
+-- The two durable types become deliveries in the statement that records them, whoever is up or down.
+CREATE TRIGGER log_makes_deliveries AFTER INSERT ON log
+WHEN NEW.type IN (7, 11)
+BEGIN
+    INSERT INTO turn_version (session, turn_id, version, position)
+    SELECT NEW.session, NEW.turn_id, 1 + coalesce(max(version), 0), NEW.position
+    FROM turn_version WHERE session = NEW.session AND turn_id = NEW.turn_id
+    HAVING NEW.type = 7;
+
+    INSERT INTO delivery_gap (extension, project, reason, first, last, count, at, open)
+    SELECT e.extension, s.project, 'capacity', NEW.position, NEW.position, 1, NEW.at, 1
+    FROM session AS s
+    JOIN extension_grant AS g ON g.project = s.project
+     AND g.capability = iif(NEW.type = 7, 'conversations.turns.read', 'jobs.read')
+    JOIN subscription AS u ON u.extension = g.extension AND u.type = NEW.type
+    JOIN extension AS e ON e.extension = g.extension
+    WHERE s.session = NEW.session AND e.state = 'enabled' AND e.live >= (SELECT capacity FROM policy)
+      AND NOT EXISTS (SELECT 1 FROM gate WHERE purpose = 'import')
+    ON CONFLICT (extension, project, reason) WHERE open = 1
+    DO UPDATE SET last = excluded.last, count = count + 1, at = excluded.at;
+
+    UPDATE extension SET cursor = NEW.position
+    WHERE state = 'enabled' AND NOT EXISTS (SELECT 1 FROM gate WHERE purpose = 'import');
+
+    UPDATE delivery_gap SET open = NULL
+    WHERE open = 1 AND last < NEW.position
+      AND project = (SELECT project FROM session WHERE session = NEW.session)
+      AND extension IN (SELECT extension FROM extension WHERE live < (SELECT capacity FROM policy))
+      AND NOT EXISTS (SELECT 1 FROM gate WHERE purpose = 'import');
+
+    INSERT INTO delivery (extension, position, session, project, type, version, due_at, recorded_at, generation)
+    SELECT e.extension, NEW.position, NEW.session, s.project, NEW.type,
+           (SELECT version FROM turn_version
+            WHERE session = NEW.session AND turn_id = NEW.turn_id AND position = NEW.position),
+           NEW.at, NEW.at, e.generation
+    FROM session AS s
+    JOIN extension_grant AS g ON g.project = s.project
+     AND g.capability = iif(NEW.type = 7, 'conversations.turns.read', 'jobs.read')
+    JOIN subscription AS u ON u.extension = g.extension AND u.type = NEW.type
+    JOIN extension AS e ON e.extension = g.extension
+    WHERE s.session = NEW.session AND e.state = 'enabled'
+      AND NOT EXISTS (SELECT 1 FROM delivery_gap WHERE extension = e.extension AND last = NEW.position)
+      AND NOT EXISTS (SELECT 1 FROM gate WHERE purpose = 'import');
+END;
+
+-- ------------------------------------------------------------------------- observe hooks: at most once
+
+-- How far each hook is: everything up to its cursor is known to be finished, or is in one of its gaps. What a
+-- "resume" hook claimed beyond it may have been shown, and is not shown again.
+CREATE TABLE hook (
+    hook        INTEGER NOT NULL PRIMARY KEY,
+    agent       TEXT    NOT NULL,
+    name        TEXT    NOT NULL,
+    on_restart  TEXT    NOT NULL CHECK (on_restart IN ('skip', 'resume')),
+    source      TEXT    NOT NULL,
+    events      TEXT    NOT NULL CHECK (json_valid(events)),
+    cursor      INTEGER NOT NULL CHECK (cursor >= 0),
+    claimed     INTEGER CHECK (claimed >= cursor),                    -- NULL: "skip"
+    calls       INTEGER NOT NULL DEFAULT 0,
+    errors      INTEGER NOT NULL DEFAULT 0,
+    loaded      INTEGER NOT NULL DEFAULT 1 CHECK (loaded IN (0, 1)),  -- by the last runtime of its agent
+    UNIQUE (agent, name),
+    CHECK ((on_restart = 'resume') = (claimed IS NOT NULL))
+) STRICT;
+
+-- Events that no handler of the hook is known to have finished, and that it will never be shown again.
+CREATE TABLE hook_gap (
+    gap      INTEGER NOT NULL PRIMARY KEY,
+    hook     INTEGER NOT NULL REFERENCES hook (hook),
+    session  INTEGER,                                                 -- NULL: of every session
+    first    INTEGER NOT NULL,
+    last     INTEGER NOT NULL CHECK (last >= first),
+    at_most  INTEGER NOT NULL CHECK (at_most >= 1),                   -- events in it
+    at       INTEGER NOT NULL
+) STRICT;
+CREATE INDEX hook_gap_by_hook ON hook_gap (hook, first);
+
+-- What handlers threw; the newest ones are kept.
+CREATE TABLE hook_error (
+    error     INTEGER PRIMARY KEY AUTOINCREMENT,
+    agent     TEXT    NOT NULL,
+    name      TEXT    NOT NULL,
+    position  INTEGER NOT NULL,
+    message   TEXT    NOT NULL,
+    at        INTEGER NOT NULL
+) STRICT;
+
+-- ----------------------------------------------------------------------------------- what handlers keep
+
+CREATE TABLE kv (
+    agent  TEXT NOT NULL,
+    key    TEXT NOT NULL,
+    value  TEXT NOT NULL CHECK (json_valid(value)),
+    PRIMARY KEY (agent, key)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE file (
+    file     INTEGER NOT NULL PRIMARY KEY,
+    agent    TEXT    NOT NULL,
+    session  TEXT    NOT NULL,                                        -- a session's id, or '' for the whole deployment
+    path     TEXT    NOT NULL,
+    content  BLOB    NOT NULL,
+    at       INTEGER NOT NULL,
+    UNIQUE (agent, session, path)
+) STRICT;
+
+-- -------------------------------------------------------------------------------- stable views for people
+
+CREATE VIEW events AS
+SELECT l.position, s.id AS session_id, l.idx, t.name AS type, l.turn_id,
+       strftime('%Y-%m-%dT%H:%M:%S', l.at / 1000000, 'unixepoch') || printf('.%06dZ', l.at % 1000000) AS at,
+       l.data, l.key
+FROM log AS l JOIN session AS s ON s.session = l.session JOIN event_type AS t ON t.type = l.type;
+
+CREATE VIEW sessions AS
+WITH tail AS MATERIALIZED (
+    SELECT session, max(idx) + 1 AS next_idx, max(position) AS position
+    FROM log WHERE position > (SELECT position FROM absorbed) GROUP BY session
+)
+SELECT s.id, s.agent, s.project, s.channel_id, s.mode, s.purpose, s.title, s.status,
+       coalesce(tail.next_idx, (SELECT max(i.idx) + 1 FROM session_index AS i WHERE i.session = s.session), s.first_index) AS next_idx,
+       strftime('%Y-%m-%dT%H:%M:%fZ', s.started_at / 1000000.0, 'unixepoch') AS started_at
+FROM session AS s LEFT JOIN tail ON tail.session = s.session;
+
+CREATE VIEW turns AS
+SELECT s.id AS session_id, v.turn_id, v.version, l.idx, v.position,
+       json_extract(l.data, '$.result') AS result,
+       json_extract(l.data, '$.usage.inputTokens') AS input_tokens,
+       json_extract(l.data, '$.usage.outputTokens') AS output_tokens,
+       json_extract(l.data, '$.cost.totalUsd') AS cost_usd
+FROM turn_version AS v JOIN session AS s ON s.session = v.session JOIN log AS l ON l.position = v.position;
+
+CREATE VIEW jobs AS
+SELECT j.job_id, s.id AS session_id, s.project, j.name, j.status, j.position
+FROM job AS j JOIN session AS s ON s.session = j.session;
+
+CREATE VIEW deliveries AS
+SELECT e.name AS extension, d.position, s.id AS session_id, d.project, t.name AS type, d.version, d.state,
+       d.attempts, strftime('%Y-%m-%dT%H:%M:%fZ', d.due_at / 1000000.0, 'unixepoch') AS due_at, d.last_error
+FROM delivery AS d JOIN extension AS e ON e.extension = d.extension
+JOIN session AS s ON s.session = d.session JOIN event_type AS t ON t.type = d.type
+WHERE d.state <> 'dead';
+
+CREATE VIEW dead_letters AS
+SELECT e.name AS extension, d.position, s.id AS session_id, d.project, t.name AS type, d.version, d.reason,
+       d.attempts, strftime('%Y-%m-%dT%H:%M:%fZ', d.died_at / 1000000.0, 'unixepoch') AS died_at, d.last_error
+FROM delivery AS d JOIN extension AS e ON e.extension = d.extension
+JOIN session AS s ON s.session = d.session JOIN event_type AS t ON t.type = d.type
+WHERE d.state = 'dead';
+
+CREATE VIEW hooks AS
+SELECT h.agent, h.name, h.events, h.source, h.on_restart, h.cursor,
+       (SELECT coalesce(max(position), 0) FROM log) - h.cursor AS lag,
+       (SELECT count(*) FROM hook_gap AS g WHERE g.hook = h.hook) AS gaps, h.calls, h.errors
+FROM hook AS h WHERE h.loaded = 1;
+
+PRAGMA application_id = 0x45564c47;  -- "EVLG"
+PRAGMA user_version = 1;

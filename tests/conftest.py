@@ -1,0 +1,25 @@
+"""What every test shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+
+from eventlog import vocabulary
+
+# No deadline: how long one example takes says more about the machine than about the code.
+settings.register_profile("eventlog", deadline=None, print_blob=True)
+settings.load_profile("eventlog")
+
+
+@pytest.fixture(autouse=True)
+def _own_event_types_end_with_their_test() -> Iterator[None]:
+    """`define_event` is for the whole process; what one test defines is no business of the next."""
+    known, structs = dict(vocabulary._KNOWN), dict(vocabulary.VOCABULARY)
+    yield
+    vocabulary._KNOWN.clear()
+    vocabulary._KNOWN.update(known)
+    vocabulary.VOCABULARY.clear()
+    vocabulary.VOCABULARY.update(structs)

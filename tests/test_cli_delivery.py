@@ -1,0 +1,320 @@
+"""What the command line tells of hooks, extensions, deliveries and dead letters that a real runtime left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eventlog import DeliveryPolicy, EventLog, HookDefinition, Runtime, define_hook
+from eventlog.inspection import Inspection
+from tests.cli_kit import HOSTILE, acting, good, on_terminal, run
+
+MANIFEST = {
+    "publisher": "labs",
+    "name": "billing",
+    "version": "1.2.3",
+    "engines": {"api": "1"},
+    "main": "main.py",
+    "permissions": [{"capability": "conversations.turns.read", "scope": "project"}],
+    "hooks": [{"event": "conversation.turn.completed", "handler": "on_turn"}],
+}
+MAIN = f"""
+from eventlog import Reject
+
+def activate(context):
+    context.subscriptions.append(context.hooks.register("on_turn", on_turn))
+
+async def on_turn(event, context):
+    if event.turn_id == "rejected":
+        raise Reject({HOSTILE!r})
+    if event.turn_id == "failed":
+        raise RuntimeError({HOSTILE!r})
+"""
+ONCE = DeliveryPolicy(attempts=2, backoff_first_s=0.0, jitter=0.0)
+SLOWLY = DeliveryPolicy(backoff_first_s=600.0, capacity=2)
+
+
+async def boom(event: Any, context: Any) -> None:
+    raise ValueError(HOSTILE)
+
+
+async def fine(event: Any, context: Any) -> None: ...
+
+
+def hook(handler: Any) -> HookDefinition:
+    return define_hook(events={"turn.completed": handler})
+
+
+async def serve(folder: Path, policy: DeliveryPolicy, *turns: tuple[str, str], pause: bool = False) -> None:
+    """Serve an agent that completes these turns (session, turn), until nothing more is to be done now."""
+    async with (
+        EventLog(folder / ".eventlog" / "agent.db") as log,
+        Runtime(log, agent_dir=folder, policy=policy, grants={"acme": ["default"], "other": ["default"]}) as runtime,
+    ):
+        runtime.add_hook("loud", hook(boom))
+        runtime.add_hook("quiet", hook(fine))
+        await complete(log, *turns)
+        await runtime.settled()
+        if pause:
+            await runtime.extensions.pause("acme")
+
+
+async def complete(log: EventLog, *turns: tuple[str, str]) -> None:
+    known = {info.id async for info in log.sessions()}
+    for session_id, turn_id in turns:
+        if session_id not in known:
+            await log.start_session(session_id)
+            known.add(session_id)
+        await log.append(session_id, "turn.completed", {}, turn_id=turn_id)
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Path:
+    """An agent with the extensions acme, which fails now and then, and other, which has a hook."""
+    for name in ("acme", "other"):
+        folder = tmp_path / "agent" / "extensions" / name
+        folder.mkdir(parents=True)
+        (folder / "extension.json").write_text(json.dumps({**MANIFEST, "publisher": name}))
+        (folder / "main.py").write_text(MAIN)
+    return tmp_path
+
+
+@pytest.fixture
+def served(agent: Path) -> Path:
+    """Behind it: a gap of the hooks, errors, deliveries of every kind, a gap of extensions, dead letters."""
+    asyncio.run(serve(agent, ONCE, ("s1", "ok"), ("s1", "rejected"), ("s2", "failed")))
+
+    async def unseen() -> None:
+        async with EventLog(agent / ".eventlog" / "agent.db") as log:
+            await complete(log, ("s5", "ok"))
+
+    asyncio.run(unseen())
+    asyncio.run(serve(agent, ONCE))
+    asyncio.run(serve(agent, SLOWLY, ("s3", "failed"), ("s3", "ok"), ("s4", "ok")))
+    return agent
+
+
+# -------------------------------------------------------------------------------------------------------------- hooks
+
+
+def test_hooks_are_listed_with_what_they_did_and_missed(served: Path) -> None:
+    rows = {row["name"]: row for row in good("hooks", "--dir", served, "--json").document}
+    assert list(rows) == ["loud", "quiet"]
+    assert {name: rows["loud"][name] for name in ("events", "onRestart", "lag", "calls", "errors")} == {
+        "events": ["turn.completed"],
+        "onRestart": "skip",
+        "lag": 0,
+        "calls": 6,
+        "errors": 6,
+    }
+    assert (rows["quiet"]["calls"], rows["quiet"]["errors"]) == (6, 0)
+    head, loud, *_ = good("hooks", "--dir", served).lines
+    assert head.split()[:6] == ["HOOK", "AGENT", "BEHIND", "GAPS", "CALLS", "ERRORS"]
+    assert loud.split()[0] == "loud"
+    assert len(good("hooks", "quiet", "--dir", served, "--json").document) == 1
+
+
+def test_r127_what_a_hook_was_not_shown_is_told_as_a_gap(served: Path) -> None:
+    gaps = good("hooks", "quiet", "--gaps", "--dir", served, "--json").document
+    assert [(gap["name"], gap["sessionId"], gap["atMost"]) for gap in gaps] == [("quiet", None, 1)]
+    first, last = gaps[0]["first"], gaps[0]["last"]
+    positions = str(first)
+    assert first == last
+    assert good("hooks", "--dir", served, "--json").document[0]["gaps"] == 1
+    lines = good("hooks", "quiet", "--dir", served).lines
+    assert lines[2] == ""
+    assert lines[3].split()[:4] == ["GAP", "OF", "HOOK", "AGENT"]
+    assert lines[4].split()[:1] + lines[4].split()[2:7] == ["quiet", positions, "at", "most", "1", "all"]
+    assert good("hooks", "quiet", "--gaps", "--dir", served).lines == lines[3:]
+
+
+def test_a_hook_that_is_not_loaded_any_more_is_shown_only_when_asked_for(served: Path) -> None:
+    async def without_loud() -> None:
+        async with EventLog(served / ".eventlog" / "agent.db") as log, Runtime(log, agent_dir=served) as runtime:
+            runtime.add_hook("quiet", hook(fine))
+
+    asyncio.run(without_loud())
+    listed = {
+        tuple(words): {row["name"] for row in good("hooks", *words, "--dir", served, "--json").document}
+        for words in ([], ["--all"], ["loud"])
+    }
+    assert listed[("--all",)] >= {"loud", "quiet"}
+    assert listed[("loud",)] == {"loud"}
+
+
+def test_r155_r157_what_handlers_threw_is_in_the_logs(served: Path) -> None:
+    lines = good("logs", "--dir", served).lines
+    assert len(lines) == 6
+    assert 'hook "loud" handler for turn.completed threw: ValueError: hi \\x1b[2J' in lines[0]
+    errors = good("logs", "--dir", served, "--json").document
+    assert [error["name"] for error in errors] == ["loud"] * 6
+    assert good("logs", "loud", "--dir", served, "--jsonl", "--limit", 2).objects == errors[-2:]
+    assert good("logs", "--dir", served, "--jsonl", "--after", errors[3]["number"]).objects == errors[4:]
+    assert good("logs", "quiet", "--dir", served).lines == []
+
+
+@pytest.mark.parametrize(
+    "words", [["hooks", "none"], ["logs", "none"], ["deliveries", "none"], ["dead", "--extension", "none"]]
+)
+def test_a_hook_or_extension_that_is_not_there_is_not_found(served: Path, words: list[str]) -> None:
+    done = run(*words, "--dir", served)
+    assert (done.code, done.stdout, done.stderr.count("\n")) == (3, "", 1)
+    assert "'none'" in done.stderr
+
+
+# ---------------------------------------------------------------------------------------------------------- extensions
+
+
+def test_extensions_are_listed_with_what_they_are_owed(served: Path) -> None:
+    acme, other = good("extensions", "--dir", served, "--json").document
+    told = {
+        name: acme[name] for name in ("name", "id", "version", "state", "paused", "live", "dead", "handlers", "grants")
+    }
+    assert told == {
+        "name": "acme",
+        "id": "acme.billing",
+        "version": "1.2.3",
+        "state": "enabled",
+        "paused": False,
+        "live": 2,
+        "dead": 2,
+        "handlers": {"turn.completed": "on_turn"},
+        "grants": [{"capability": "conversations.turns.read", "project": "default"}],
+    }
+    assert other["name"] == "other"
+    assert good("extensions", "list", "--dir", served, "--json").document == [acme, other]
+    line = good("extensions", "--dir", served).lines[1]
+    assert line.split()[:6] == ["acme", "enabled", "1.2.3", "2", "2", "turn.completed"]
+    assert "conversations.turns.read of default" in line
+
+
+def test_an_uninstalled_extension_is_shown_only_when_asked_for(served: Path) -> None:
+    async def uninstall() -> None:
+        async with EventLog(served / ".eventlog" / "agent.db") as log, Runtime(log, agent_dir=served) as runtime:
+            await runtime.extensions.uninstall("other")
+
+    asyncio.run(uninstall())
+    assert [each["name"] for each in good("extensions", "--dir", served, "--json").document] == ["acme"]
+    assert [each["state"] for each in good("extensions", "list", "--all", "--dir", served, "--json").document] == [
+        "enabled",
+        "uninstalled",
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------------- deliveries
+
+
+def test_deliveries_tell_what_is_retried_what_waits_and_what_never_comes(served: Path) -> None:
+    """R36 and R44 as an operator sees them: the lane that waits, and the gap of a full queue."""
+    first, second = good("deliveries", "acme", "--dir", served, "--json").document
+    assert (first["sessionId"], first["state"], first["attempts"], first["waitsFor"]) == ("s3", "pending", 1, None)
+    assert (second["sessionId"], second["attempts"], second["waitsFor"]) == ("s3", 0, first["position"])
+    assert first["lastError"] == f"RuntimeError: {HOSTILE}"
+    (gap,) = good("deliveries", "acme", "--gaps", "--dir", served, "--json").document
+    assert (gap["reason"], gap["count"], gap["extension"]) == ("capacity", 1, "acme")
+    assert len(good("deliveries", "--dir", served, "--json").document) == 4
+
+    lines = good("deliveries", "acme.billing", "--dir", served).lines
+    assert lines[0].split()[:5] == ["EXTENSION", "EVENT", "STATE", "ATTEMPTS", "NEXT"]
+    assert lines[1].split()[:5] == ["acme", first["eventId"], "retrying", "1", "in"]
+    assert lines[2].split()[:6] == ["acme", second["eventId"], "waiting", "0", "after", str(first["position"])]
+    assert lines[4].split()[:4] == ["GAP", "OF", "EXTENSION", "REASON"]
+    assert lines[5].split()[:2] == ["acme", "capacity"]
+
+
+def test_the_deliveries_of_a_paused_extension_are_told_to_be_paused(agent: Path) -> None:
+    asyncio.run(serve(agent, SLOWLY, ("s1", "failed"), pause=True))
+    states = {line.split()[0]: line.split()[2] for line in good("deliveries", "--dir", agent).lines[1:]}
+    assert states == {"acme": "paused", "other": "retrying"}
+    assert "paused" in good("extensions", "--dir", agent).lines[1]
+
+
+# -------------------------------------------------------------------------------------------------------- dead letters
+
+
+def test_r35_dead_letters_are_listed_and_shown_with_every_attempt(served: Path) -> None:
+    letters = good("dead", "--dir", served, "--json").document
+    assert {(each["extension"], each["sessionId"], each["reason"], each["attempts"]) for each in letters} == {
+        ("acme", "s1", "rejected", 1),
+        ("acme", "s2", "exhausted", 2),
+        ("other", "s1", "rejected", 1),
+        ("other", "s2", "exhausted", 2),
+    }
+    assert "failures" not in letters[0]
+    assert len(good("dead", "list", "--extension", "acme", "--dir", served, "--json").document) == 2
+    assert len(good("dead", "--reason", "rejected", "--limit", 1, "--dir", served, "--json").document) == 1
+    assert len(good("dead", "--dir", served).lines) == 5
+
+    event_id = next(each["eventId"] for each in letters if each["reason"] == "exhausted")
+    letter = good("dead", "show", event_id, "acme", "--dir", served, "--json").document
+    assert [(each["number"], each["outcome"]) for each in letter["failures"]] == [(1, "failed"), (2, "failed")]
+    text = good("dead", "show", event_id, "acme.billing", "--dir", served).stdout
+    assert text.startswith(f"event {event_id} for extension acme\n  exhausted after 2 attempts, died ")
+    assert text.count("\nattempt ") == 2
+    assert "  Traceback (most recent call last):\n" in text
+    assert acting(text) == set()
+
+
+def test_an_event_that_several_extensions_have_buried_needs_the_name_of_one(served: Path) -> None:
+    letter = good("dead", "--dir", served, "--json").document[0]
+    done = run("dead", "show", letter["eventId"], "--dir", served)
+    assert (done.code, done.stdout) == (2, "")
+    assert "acme, other" in done.stderr
+    assert (
+        good("dead", "show", letter["position"], "acme", "--dir", served, "--json").document["eventId"]
+        == letter["eventId"]
+    )
+
+
+@pytest.mark.parametrize("event", ["00000000:1", "1", "nonsense", "\x1b[2J"])
+def test_a_dead_letter_that_is_absent_is_a_finding(served: Path, event: str) -> None:
+    done = run("dead", "show", event, "--dir", served)
+    assert (done.code, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert acting(done.stderr) == set()
+
+
+# ---------------------------------------------------------------------------------------------------- looking at it all
+
+LISTS = [["hooks"], ["logs"], ["extensions"], ["deliveries"], ["dead"], ["hooks", "--gaps"], ["deliveries", "--gaps"]]
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_nothing_that_was_thrown_acts_on_a_terminal(served: Path, columns: int) -> None:
+    for words in (*LISTS, ["dead", "--json"]):
+        text = on_terminal(columns, *words, "--dir", served)
+        assert "eventlog: " not in text
+        assert acting(text) == set(), words
+        if words not in (["logs"], ["dead", "--json"]):
+            plain = on_terminal(columns, *words, "--dir", served, NO_COLOR="1")
+            assert max(map(len, plain.split("\n"))) <= columns, plain
+
+
+def test_lists_of_nothing_say_so_on_a_terminal_only(agent: Path) -> None:
+    asyncio.run(serve(agent, ONCE))
+    for words, told in (
+        (["dead"], "no dead letters"),
+        (["deliveries"], "nothing is owed"),
+        (["hooks", "--gaps"], "no gaps"),
+    ):
+        assert good(*words, "--dir", agent).stdout == ""
+        assert told in on_terminal(80, *words, "--dir", agent)
+        assert good(*words, "--dir", agent, "--json").document == []
+
+
+async def test_the_library_offers_the_same_view(served: Path) -> None:
+    async with EventLog(served / ".eventlog" / "agent.db", read_only=True) as log:
+        inspection = Inspection(log)
+        assert [row.name for row in await inspection.hooks()] == ["loud", "quiet"]
+        assert await inspection.hooks("another agent") == []
+        assert [error.name for error in await inspection.hook_errors(limit=1)] == ["loud"]
+        assert (await inspection.extension("acme.billing")).name == "acme"
+        assert [each.waits_for is None for each in await inspection.deliveries("acme")] == [True, False]
+        assert [gap.count for gap in await inspection.delivery_gaps("acme")] == [1]
+        letter = (await inspection.dead_letters("acme", limit=1))[0]
+        whole = await inspection.dead_letter(letter.event_id, "acme")
+        assert whole is not None
+        assert len(whole.failures) == letter.attempts

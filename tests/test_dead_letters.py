@@ -1,0 +1,174 @@
+"""Dead letters: looked at without a change, retried with six new attempts, discarded for a reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from eventlog.durable import Reject
+from eventlog.durable.dead_letters import DeadLetters, parse_event_id
+from eventlog.errors import InvalidName
+from eventlog.log import EventLog
+from eventlog.store.buried import RETRIES_PER_COMMIT, Filter, retry_chunk
+from tests.extension_kit import DAY_S, Bench, Recorder, bench, hang
+
+NO = Reject("no")
+
+
+async def bury(it: Bench, *sessions: str) -> list[str]:
+    """Let a turn of each session be rejected; the ids of the events."""
+    ids = [(await it.turn(session_id, "t1")).id for session_id in sessions]
+    await it.worker.idle()
+    assert len(it.letters) >= len(sessions)
+    return ids
+
+
+async def test_r35_dead_letters_are_listed_by_extension_and_reason(tmp_path: Path) -> None:
+    async with bench(tmp_path) as it:
+        await it.install("one", handler=Recorder(always=NO))
+        await it.install("two", handler=Recorder(always=NO))
+        first, second = await bury(it, "a", "b")
+        assert [each.event_id for each in await it.dead_letters.list("one")] == [first, second]
+        assert len(await it.dead_letters.list()) == 4
+        assert len(await it.dead_letters.list(reason="rejected", limit=3)) == 3
+        assert await it.dead_letters.list("test.two", "exhausted") == []
+        with pytest.raises(InvalidName, match="is not installed"):
+            await it.dead_letters.list("three")
+
+
+async def test_looking_changes_nothing_and_works_on_a_read_only_log(tmp_path: Path) -> None:
+    async with bench(tmp_path) as it:
+        await it.install(handler=Recorder(ValueError("first"), NO))
+        event_id = (await it.turn("a", "t1")).id
+        await it.worker.idle()
+        await it.pass_time(6)
+        async with EventLog(it.log.path, read_only=True) as reader:
+            before = await reader.store.data_version()
+            (listed,) = await DeadLetters(reader).list()
+            letter = await DeadLetters(reader).get(event_id, "acme")
+            assert await DeadLetters(reader).get("00000000:999", "acme") is None
+            assert await reader.store.data_version() == before
+    assert letter is not None
+    assert (listed.failures, letter.reason, letter.session_id) == ((), "rejected", "a")
+    assert [(each.number, each.outcome, each.error) for each in letter.failures] == [
+        (1, "failed", "ValueError: first"),
+        (2, "rejected", "Reject: no"),
+    ]
+    assert "Traceback" in str(letter.failures[0].traceback)
+
+
+async def test_a_retry_gives_six_new_attempts_whose_numbers_go_on(tmp_path: Path) -> None:
+    async with bench(tmp_path) as it:
+        handler = Recorder(NO, always=ValueError("still not"))
+        await it.install(handler=handler)
+        (event_id,) = await bury(it, "a")
+        assert (await it.dead_letters.retry(event_id, "acme")).retried == 1
+        await it.worker.idle()
+        for _ in range(5):
+            await it.pass_time(1_200)
+        letter = await it.dead_letters.get(event_id, "acme")
+    assert letter is not None
+    assert (letter.reason, letter.attempts) == ("exhausted", 7)
+    assert [each.number for each in letter.failures] == [1, 2, 3, 4, 5, 6, 7]
+    assert {each.event_id for each in handler.events} == {event_id}
+    assert len({context.request_id for context in handler.contexts}) == 7
+
+
+async def test_a_retried_letter_waits_for_the_running_call_of_its_lane(tmp_path: Path) -> None:
+    async with bench(tmp_path) as it:
+        handler = Recorder(NO, hang)
+        await it.install(handler=handler)
+        await it.turn("a", "t1")
+        await it.turn("a", "t2")
+        while len(handler.events) < 2:
+            await it.worker.run_once()
+        assert (await it.dead_letters.retry()).retried == 1
+        await it.worker.run_once()
+        await it.worker.run_once()
+        assert handler.turns == ["t1", "t2"]
+        await it.pass_time(30)  # the running call times out, and its retry is due behind the older event
+    assert handler.turns == ["t1", "t2", "t1"]
+
+
+async def test_a_retry_is_refused_without_grant_or_while_disabled(tmp_path: Path) -> None:
+    async with bench(tmp_path) as it:
+        await it.install(handler=Recorder(always=NO))
+        await bury(it, "a")
+        await it.log.store.write(lambda c: c.execute("DELETE FROM extension_grant").rowcount)
+        assert (await it.dead_letters.retry()).refused == {"not granted": 1}
+        await it.log.store.write(lambda c: c.execute("UPDATE extension SET state = 'disabled'").rowcount)
+        assert (await it.dead_letters.retry()).refused == {"not enabled": 1}
+        assert len(await it.dead_letters.list()) == 1
+
+
+@pytest.mark.parametrize(("age_s", "refused"), [(7 * DAY_S - 1, {}), (7 * DAY_S, {"too old": 1})])
+async def test_a_retry_is_refused_once_the_event_is_seven_days_old(
+    tmp_path: Path, age_s: int, refused: dict[str, int]
+) -> None:
+    async with bench(tmp_path) as it:
+        await it.install(handler=Recorder(NO))
+        await bury(it, "a")
+        await it.pass_time(age_s)
+        retried = await it.dead_letters.retry()
+        assert (retried.refused, retried.retried) == (refused, 1 - len(refused))
+
+
+async def test_a_retry_stops_when_the_queue_is_full_and_says_so(tmp_path: Path) -> None:
+    async with bench(tmp_path, capacity=3) as it:
+        handler = Recorder(always=NO)
+        await it.install(handler=handler)
+        await bury(it, *"abcde")
+        await it.extensions.pause("acme")
+        retried = await it.dead_letters.retry(extension="acme", reason="rejected")
+        assert (retried.retried, retried.refused) == (3, {"full": 2})
+        assert [each.session_id for each in await it.live()] == ["a", "b", "c"]
+        assert {each.session_id for each in await it.dead_letters.list()} == {"d", "e"}
+
+
+async def test_a_retry_of_all_goes_in_chunks_and_goes_on_after_a_kill(tmp_path: Path) -> None:
+    count = 2 * RETRIES_PER_COMMIT + 1
+    async with bench(tmp_path) as it:
+        await it.install(handler=Recorder(always=NO))
+        await bury(it, *(f"s{number}" for number in range(count)))
+        await it.extensions.pause("acme")
+        # A kill comes behind the first chunk.
+        chunk = await it.log.store.write(retry_chunk, Filter(), (0, 0), it.clock.now_us())
+        assert (chunk.retried, chunk.last is not None) == (RETRIES_PER_COMMIT, True)
+    async with EventLog(tmp_path / "agent.db", clock=it.clock) as log:
+        assert (await DeadLetters(log).retry()).retried == count - RETRIES_PER_COMMIT
+        assert await DeadLetters(log).list() == []
+
+
+async def test_a_discarded_letter_is_gone_with_its_attempts_and_the_reason_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with bench(tmp_path) as it:
+        await it.install("one", handler=Recorder(always=NO))
+        await it.install("two", handler=Recorder(always=NO))
+        (event_id,) = await bury(it, "a")
+        with pytest.raises(InvalidName, match="say why"):
+            await it.dead_letters.discard(event_id, "one", " ")
+        assert await it.dead_letters.discard(event_id, "one", "the customer has left")
+        assert not await it.dead_letters.discard(event_id, "one", "again")
+        assert [each.extension for each in await it.dead_letters.list()] == ["two"]
+        left = await it.log.store.read(lambda c: c.execute("SELECT count(*) FROM attempt").fetchone())
+    assert left == (1,)
+    assert f'event {event_id} of extension "one" was discarded: the customer has left' in caplog.text
+
+
+async def test_an_id_of_another_era_is_another_event(tmp_path: Path) -> None:
+    async with bench(tmp_path) as it:
+        await it.install(handler=Recorder(always=NO))
+        (event_id,) = await bury(it, "a")
+        position, era = parse_event_id(event_id)
+        other = f"{era[::-1]}x:{position}"
+        assert await it.dead_letters.get(other, "acme") is None
+        assert not await it.dead_letters.discard(other, "acme", "wrong one")
+        assert (await it.dead_letters.retry(other)).retried == 0
+
+
+@pytest.mark.parametrize("text", ["", "57", ":57", "abc:", "abc:x", "abc:-1", "abc:" + "9" * 19, "abc:²"])
+async def test_what_is_no_event_id_is_refused(text: str) -> None:
+    with pytest.raises(InvalidName, match="<era>:<position>"):
+        parse_event_id(text)

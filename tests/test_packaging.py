@@ -1,0 +1,132 @@
+"""Proves that a wheel, an editable install and a checkout all find the schema and run the command line.
+
+Each is looked at from outside, by its own Python in a child process. ``.ci/run`` names a wheel and the Python of a
+clean environment that it was installed into with its dependencies (``EVENTLOG_WHEEL``, ``EVENTLOG_WHEEL_PYTHON``);
+otherwise the tests build the wheel and put it beside the dependencies that are there.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).parents[1]
+SCHEMA = (CHECKOUT / "schema.sql").read_bytes()
+
+# Creating a log runs schema.sql, wherever it was found.
+CREATE_A_LOG = """
+import asyncio, pathlib, sys
+import eventlog
+
+async def main():
+    async with eventlog.EventLog(sys.argv[1]) as log:
+        session = await log.start_session("s1")
+        print(session.id, session.next_index, pathlib.Path(eventlog.__file__).parent)
+
+asyncio.run(main())
+"""
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    """What it prints; a failure shows what it complained of."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "EVENTLOG_"))}
+    done = subprocess.run([str(word) for word in command], cwd=cwd, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def build(target: str, into: Path) -> Path:
+    run(sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", into, cwd=CHECKOUT)
+    [built] = into.iterdir()
+    return built
+
+
+def environment_with(*installed: str | Path, folder: Path) -> Path:
+    """The Python of a new environment with that installed, and with the dependencies of this one in reach."""
+    run(sys.executable, "-m", "venv", "--without-pip", folder, cwd=CHECKOUT)
+    python = folder / "bin" / "python"
+    [site_packages] = folder.glob("lib/python3.*/site-packages")
+    # A path of a .pth file is not searched for .pth files, so the checkout does not come along with the dependencies.
+    (site_packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    offline = ("--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check")
+    run(sys.executable, "-m", "pip", "--python", python, "install", *offline, *installed, cwd=folder)
+    return python
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    given = os.environ.get("EVENTLOG_WHEEL")
+    return Path(given) if given else build("wheel", into=tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def wheel_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    given = os.environ.get("EVENTLOG_WHEEL_PYTHON")
+    return Path(given) if given else environment_with(wheel, folder=tmp_path_factory.mktemp("wheel-environment"))
+
+
+@pytest.fixture(scope="module")
+def editable_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return environment_with("--editable", CHECKOUT, folder=tmp_path_factory.mktemp("editable-environment"))
+
+
+def test_the_wheel_has_one_schema_and_says_that_it_is_typed(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        assert [name for name in names if name.endswith(".sql")] == ["eventlog/schema.sql"]
+        assert archive.read("eventlog/schema.sql") == SCHEMA
+    assert "eventlog/py.typed" in names
+
+
+def test_the_wheel_has_the_package_and_nothing_else_at_its_top(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        top = {name.split("/")[0] for name in archive.namelist()}
+    assert {name for name in top if not name.endswith(".dist-info")} == {"eventlog"}
+
+
+def test_the_sdist_has_what_building_and_testing_need(tmp_path: Path) -> None:
+    with tarfile.open(build("sdist", into=tmp_path)) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    files = {"schema.sql", "cli.py", "eventlog/py.typed", "Makefile", "pyproject.toml", "README.md", "LICENSE"}
+    folders = {"eventlog", "tests", "benchmarks", "examples", "docs", ".ci"}
+    assert files - names == set()
+    assert folders - {name.partition("/")[0] for name in names} == set()
+
+
+def test_the_checkout_has_no_second_schema() -> None:
+    assert list((CHECKOUT / "eventlog").rglob("*.sql")) == []
+
+
+def test_a_wheel_finds_its_own_schema(wheel_python: Path, tmp_path: Path) -> None:
+    session, next_index, package = run(wheel_python, "-c", CREATE_A_LOG, "agent.db", cwd=tmp_path).split(" ", 2)
+    assert (session, next_index) == ("s1", "1")
+    assert (Path(package.strip()) / "schema.sql").read_bytes() == SCHEMA
+    assert CHECKOUT not in Path(package).parents
+
+
+@pytest.mark.parametrize("where", ["editable", "checkout"])
+def test_the_others_find_the_schema_of_the_checkout(where: str, editable_python: Path, tmp_path: Path) -> None:
+    python, folder = (editable_python, tmp_path) if where == "editable" else (Path(sys.executable), CHECKOUT)
+    printed = run(python, "-c", CREATE_A_LOG, tmp_path / "agent.db", cwd=folder)
+    assert printed == f"s1 1 {CHECKOUT / 'eventlog'}\n"
+
+
+@pytest.mark.parametrize("command", [("eventlog",), ("python", "-m", "eventlog")], ids=" ".join)
+@pytest.mark.parametrize("where", ["wheel_python", "editable_python"])
+def test_an_installation_runs_the_command_line(
+    where: str, command: tuple[str, ...], request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    scripts = request.getfixturevalue(where).parent
+    assert "Usage: " in run(scripts / command[0], *command[1:], "--help", cwd=tmp_path)
+
+
+def test_a_checkout_runs_the_command_line(tmp_path: Path) -> None:
+    assert "Usage: " in run(sys.executable, "-m", "eventlog", "--help", cwd=CHECKOUT)
+    assert "Usage: " in run(sys.executable, CHECKOUT / "cli.py", "--help", cwd=tmp_path)

@@ -1,0 +1,97 @@
+"""Pins the public names: what is added or lost shows here first."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from types import FunctionType
+
+import pytest
+
+import eventlog
+
+LOG = {"EventLog", "Session", "SessionInfo", "Event", "NewEvent", "SessionEvent", "SessionEventType", "define_event"}
+READ = {"Job", "JobStatus", "TurnSnapshot"}
+OBSERVE = {"define_hook", "disable_hook", "define_channel", "HookDefinition", "HookContext"}
+DURABLE = {
+    *("CONTRACT_VERSION", "capabilities", "validate_manifest", "Disposable", "ExtensionContext", "HookCallContext"),
+    *("HookEnvelope", "TurnCompletedEnvelope", "JobCompletedEnvelope", "TurnReference"),
+    *("Reject", "RetryAfter", "DeliveryPolicy"),
+}
+SERVING = {"Runtime"}
+ERRORS = {
+    *("EventLogError", "SessionNotFound", "SessionExists", "IndexConflict", "KeyConflict", "InvalidEvent"),
+    *("CorruptEvent", "LogInUse", "LogClosed", "LogShortened", "NotALog", "OutcomeUnknown", "StorageFull"),
+    *("ForkedProcess", "CursorExpired", "DiscoveryError", "ManifestError", "ActivationError", "VersionUnavailable"),
+}
+PUBLIC = LOG | READ | OBSERVE | DURABLE | SERVING | ERRORS
+
+# A string, and types without a class of their own: nothing that a docstring could be on.
+WITHOUT_DOCSTRING = {"CONTRACT_VERSION", "SessionEventType", "HookEnvelope"}
+
+
+def test_r96_the_public_names_are_these() -> None:
+    assert set(eventlog.__all__) == PUBLIC
+    assert len(eventlog.__all__) == len(PUBLIC)
+
+
+def test_every_public_name_can_be_imported() -> None:
+    assert [name for name in eventlog.__all__ if not hasattr(eventlog, name)] == []
+
+
+def test_the_version_is_the_one_in_pyproject() -> None:
+    assert eventlog.__version__ == "0.1.0"
+
+
+def test_a_session_event_is_an_event() -> None:
+    assert eventlog.SessionEvent is eventlog.Event
+
+
+@pytest.mark.parametrize("name", sorted(ERRORS))
+def test_every_error_of_ours_is_an_event_log_error(name: str) -> None:
+    assert issubclass(getattr(eventlog, name), eventlog.EventLogError)
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC - WITHOUT_DOCSTRING))
+def test_every_public_name_says_what_it_is(name: str) -> None:
+    assert silent(name, getattr(eventlog, name)) == []
+
+
+def silent(name: str, thing: object) -> list[str]:
+    """What has no docstring: the thing itself or, of a class, a public method or property of its own."""
+    things = {name: thing}
+    if isinstance(thing, type):
+        things |= {f"{name}.{member}": value for member, value in vars(thing).items() if is_public_code(member, value)}
+    return [where for where, each in things.items() if not written_docstring(each)]
+
+
+def is_public_code(name: str, value: object) -> bool:
+    return not name.startswith("_") and isinstance(value, FunctionType | property | classmethod | staticmethod)
+
+
+def written_docstring(thing: object) -> str | None:
+    """The docstring that a person wrote, not the signature that ``dataclass`` puts in its place."""
+    if not isinstance(thing, type):
+        return inspect.getdoc(thing)
+    text = thing.__doc__
+    generated = dataclasses.is_dataclass(thing) and (text or "").startswith(f"{thing.__name__}(")
+    return None if generated else text
+
+
+def test_a_name_without_a_docstring_is_noticed() -> None:
+    @dataclasses.dataclass
+    class Silent:
+        value: int = 0
+
+        def method(self) -> None: ...
+
+        @property
+        def number(self) -> int:
+            """It is a number."""
+            return self.value
+
+    class Speaking:
+        """It speaks."""
+
+    assert silent("Silent", Silent) == ["Silent", "Silent.method"]
+    assert silent("Speaking", Speaking) == []
