@@ -29,7 +29,7 @@ demo: $(VENV)/installed ## play a session through the log, kill it, restart it, 
 	@$(call timed,$(python) -m examples.demo $(if $(DATA),--data '$(DATA)'))
 
 test: $(VENV)/installed-test ## run the tests
-	@$(call timed,$(python) -m pytest $(ARGS))
+	@$(call timed,$(python) -m pytest -n auto --dist worksteal $(ARGS))
 
 test-all: ## run the tests on every CPython from 3.11 on that is found, each in its own environment
 	@found=$$(.ci/pythons all) || exit 1; \

@@ -2,7 +2,7 @@
 --
 -- `log` is the source of truth: one row an event, appended and never changed. Everything else is either
 -- the log's own index (session, event_type, session_index, turn_version, job), or what subscribers owe and
--- were owed (hook, extension, delivery and their gaps), or what handlers keep (kv, file).
+-- were owed (hook, extension, delivery and their gaps), or what handlers keep (kv, file, reminder).
 --
 -- Rules that hold for every table:
 --   * Times are integers: microseconds since 1970-01-01 UTC. Nothing is ordered by time.
@@ -337,7 +337,7 @@ BEGIN
     JOIN subscription AS u ON u.extension = g.extension AND u.type = NEW.type
     JOIN extension AS e ON e.extension = g.extension
     WHERE s.session = NEW.session AND e.state = 'enabled'
-      AND NOT EXISTS (SELECT 1 FROM delivery_gap WHERE extension = e.extension AND last = NEW.position)
+      AND NOT EXISTS (SELECT 1 FROM delivery_gap WHERE open = 1 AND extension = e.extension AND last = NEW.position)
       AND NOT EXISTS (SELECT 1 FROM gate WHERE purpose = 'import');
 END;
 
@@ -401,6 +401,40 @@ CREATE TABLE file (
     at       INTEGER NOT NULL,
     UNIQUE (agent, session, path)
 ) STRICT;
+
+-- A reminder, as far as its events tell: imported ones are history, and never due. `reminder.due` and
+-- `reminder.cancelled` are appended under one key, so that whichever comes first is the only one.
+CREATE TABLE reminder (
+    reminder  INTEGER NOT NULL PRIMARY KEY,
+    session   INTEGER NOT NULL REFERENCES session (session),
+    id        TEXT    NOT NULL,
+    text      TEXT    NOT NULL,
+    due_at    INTEGER NOT NULL,
+    state     TEXT    NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'due', 'cancelled')),
+    UNIQUE (session, id)
+) STRICT;
+CREATE INDEX reminder_due ON reminder (due_at) WHERE state = 'pending';
+CREATE INDEX reminder_of_session ON reminder (session, due_at) WHERE state = 'pending';
+
+-- The time is RFC 3339 with any fraction and offset. SQLite reads the first 19 characters of it; the rest is
+-- arithmetic, because SQLite's own reading ends at milliseconds and at offsets of 14 hours.
+CREATE TRIGGER log_moves_reminder AFTER INSERT ON log
+WHEN NEW.type BETWEEN 26 AND 28
+BEGIN
+    INSERT INTO reminder (session, id, text, due_at)
+    SELECT NEW.session, json_extract(NEW.data, '$.reminderId'), json_extract(NEW.data, '$.text'),
+           1000000 * (strftime('%s', substr(at, 1, 19)) - (sign || 60) * (60 * hours + minutes))
+           + CAST(round(1000000 * ('0' || substr(at, 20))) AS INTEGER)
+    FROM (SELECT at, substr(zone, 1, 1) AS sign, substr(zone, 2, 2) AS hours, substr(zone, 4, 2) AS minutes
+          FROM (SELECT at, CASE WHEN at LIKE '%Z' THEN '+0000' ELSE substr(replace(at, ':', ''), -5) END AS zone
+                FROM (SELECT upper(json_extract(NEW.data, '$.at')) AS at)))
+    WHERE NEW.type = 26 AND NOT EXISTS (SELECT 1 FROM gate WHERE purpose = 'import')
+    ON CONFLICT DO NOTHING;
+
+    UPDATE reminder SET state = iif(NEW.type = 28, 'due', 'cancelled')
+    WHERE NEW.type > 26 AND state = 'pending'
+      AND session = NEW.session AND id = json_extract(NEW.data, '$.reminderId');
+END;
 
 -- -------------------------------------------------------------------------------- stable views for people
 

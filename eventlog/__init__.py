@@ -52,7 +52,15 @@ from eventlog.errors import (
 )
 from eventlog.events import Event, JobStatus, NewEvent, SessionEvent, SessionEventType, SessionInfo, define_event
 from eventlog.log import EventLog
-from eventlog.observe import HookContext, HookDefinition, define_channel, define_hook, disable_hook
+from eventlog.observe import (
+    HookContext,
+    HookDefinition,
+    define_ab,
+    define_channel,
+    define_hook,
+    disable_hook,
+    memory_hook,
+)
 from eventlog.runtime import Runtime
 from eventlog.session import Session
 from eventlog.store.turns import Job, TurnSnapshot
@@ -118,9 +126,11 @@ __all__ = [
     "TurnSnapshot",
     "VersionUnavailable",
     "capabilities",
+    "define_ab",
     "define_channel",
     "define_event",
     "define_hook",
     "disable_hook",
+    "memory_hook",
     "validate_manifest",
 ]

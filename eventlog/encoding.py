@@ -37,6 +37,7 @@ _SHOWN_KEY_CHARACTERS = 40
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*", re.ASCII)
 _MISSING = re.compile(r"Object missing required field `(.*)`")
 _OPENING_BRACE = ord("{")
+_UNCHANGED = frozenset({str, bool, type(None)})
 _TOO_LARGE, _TOO_SMALL = 10**MAX_INTEGER_CHARACTERS, -(10 ** (MAX_INTEGER_CHARACTERS - 1))
 
 
@@ -59,30 +60,36 @@ def encode_event(type: str, data: EventData, turn_id: str | None = None, key: st
     turn_id = _checked_turn(kind, turn_id)
     if key is not None:
         key = check_id("key", key)
+    flat = False
     try:
+        flat = _is_flat(data)
         raw = encode_json(data)
         payload = kind.decode(raw)
-        if payload.__class__ is data.__class__:
+        if flat:
+            same = True
+        elif payload.__class__ is data.__class__:
             same = payload == data
         else:
-            same = _is_flat_text(data) or decode_json(raw) == data
+            same = decode_json(raw) == data
     except Exception:  # of the encoder, or of the caller's own objects: looked at again, to name the place
         raw, payload, same = b"", None, False
     if not same or raw[0] != _OPENING_BRACE:
         raw, payload = _encode_carefully(kind, data)
     if len(raw) > MAX_EVENT_BYTES:
         raise InvalidEvent("data", f"is {len(raw)} bytes of JSON; the limit is {MAX_EVENT_BYTES}")
-    if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH:  # only then can it be too deep
+    if not flat and raw.count(b"{") + raw.count(b"[") > MAX_DEPTH:  # only then can it be too deep
         plain(decode_json(raw))
     return Encoded(kind.name, turn_id, key, raw, payload)
 
 
-def _is_flat_text(data: Any) -> bool:
-    """Whether there is nothing in it that an encoder could change: the deltas of a stream are of this kind."""
-    for key, value in data.items():
-        if key.__class__ is not str or value.__class__ is not str:
+def _is_flat(data: Any) -> bool:
+    """Whether it is text and flags alone: there is nothing in it that an encoder could change, and nothing deep."""
+    if data.__class__ is not dict:
+        return False
+    for key, value in data.items():  # noqa: SIM110  all() makes a generator for each event
+        if key.__class__ is not str or value.__class__ not in _UNCHANGED:
             return False
-    return data.__class__ is dict
+    return True
 
 
 def encode_value(value: object, path: str = "value") -> bytes:

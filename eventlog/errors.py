@@ -34,8 +34,12 @@ def shown(value: object) -> str:
 
 def printable(text: str) -> str:
     """`text` as it may stand in a message: control characters escaped, cut when long."""
-    cut = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
-    return cut if cut.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut)
+    return escaped(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}...")
+
+
+def escaped(text: str) -> str:
+    """`text` with everything escaped that could act on a terminal, or break a line of a log in two."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 class Finding(msgspec.Struct, frozen=True):

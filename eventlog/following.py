@@ -94,6 +94,11 @@ class RemoteCommits:
         self._wake_all()
 
     @property
+    def waiting(self) -> int:
+        """How many tails wait here."""
+        return len(self._all) + sum(map(len, self._sessions.values()))
+
+    @property
     def _running(self) -> bool:
         return self._task is not None and not self._task.done()
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -20,6 +21,8 @@ MAX_LINE_BYTES = 8 * 1_048_576  # an event of 1 MiB, every character of it escap
 MAX_NAMED = 1_000  # bad lines named one by one; beyond that they are only counted
 
 Numbered = tuple[int, Envelope]
+Read = Callable[[bytes], Envelope]
+Take = Callable[[Sequence[Numbered]], Awaitable[Taken]]
 
 
 @dataclass(frozen=True)
@@ -52,14 +55,22 @@ def lines_of(file: BinaryIO) -> Iterator[bytes]:
 async def import_lines(
     log: EventLog, lines: Iterable[bytes], *, live: bool, strict: bool, progress: Callable[[int], None] | None
 ) -> ImportReport:
+    """Import into a log that is open here."""
+    first_new = log.head + 1
+    if live:  # a live append redacts by itself
+        return await take_lines(lines, parse_envelope, partial(play, log, first_new), strict, progress)
+    return await take_lines(lines, log.read_envelope, partial(_store, log), strict, progress)
+
+
+async def take_lines(
+    lines: Iterable[bytes], read: Read, take: Take, strict: bool, progress: Callable[[int], None] | None
+) -> ImportReport:
     """Import in batches, so that memory stays bounded and the loop is not held."""
     report, sessions = ImportReport(), set[str]()
     numbered = enumerate(lines, 1)
-    read = parse_envelope if live else log.read_envelope  # a live append redacts by itself
-    first_new = log.head + 1
     while chunk := list(islice(numbered, BATCH_LINES)):
         batch = [parsed for number, line in chunk if (parsed := _parse(read, number, line, report, strict)) is not None]
-        taken = await (_play(log, batch, first_new) if live else _store(log, batch))
+        taken = await take(batch)
         for number, why in taken.refused:
             _name(report, number, why, strict)
         report.added += taken.added
@@ -71,9 +82,7 @@ async def import_lines(
     return report
 
 
-def _parse(
-    read: Callable[[bytes], Envelope], number: int, line: bytes, report: ImportReport, strict: bool
-) -> Numbered | None:
+def _parse(read: Read, number: int, line: bytes, report: ImportReport, strict: bool) -> Numbered | None:
     if not line.strip():
         return None
     try:
@@ -93,21 +102,25 @@ def _name(report: ImportReport, number: int, why: str, strict: bool) -> None:
         report.bad.append(BadLine(number, why))
 
 
-async def _store(log: EventLog, batch: list[Numbered]) -> Taken:
-    taken = await log.store.with_writer(import_batch, batch)
-    log.wake_tails(taken.sessions)
-    return taken
+async def _store(log: EventLog, batch: Sequence[Numbered]) -> Taken:
+    try:
+        return await log.store.with_writer(import_batch, list(batch))
+    finally:  # a cancellation comes after the batch is stored
+        log.wake_tails({envelope.session_id for _, envelope in batch})
 
 
-async def _play(log: EventLog, batch: list[Numbered], first_new: int) -> Taken:
-    """Append a batch live: in order within each session, the sessions beside each other."""
+async def play(log: EventLog, first_new: int, batch: Sequence[Numbered]) -> Taken:
+    """Append a batch live: in order within each session, the sessions beside each other.
+
+    What is found at a position before `first_new` was known when the import began.
+    """
     taken = Taken()
     by_session: dict[str, list[Numbered]] = {}
     for number, envelope in batch:
         by_session.setdefault(envelope.session_id, []).append((number, envelope))
     taken.sessions.update(by_session)
 
-    async def play(lines: list[Numbered]) -> None:
+    async def play_session(lines: list[Numbered]) -> None:
         for number, envelope in lines:
             try:
                 position = await _append(log, envelope)
@@ -117,7 +130,7 @@ async def _play(log: EventLog, batch: list[Numbered], first_new: int) -> Taken:
                 taken.added += position >= first_new
                 taken.known += position < first_new
 
-    await asyncio.gather(*[play(lines) for lines in by_session.values()])
+    await asyncio.gather(*[play_session(lines) for lines in by_session.values()])
     taken.refused.sort()
     return taken
 

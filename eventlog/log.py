@@ -18,9 +18,9 @@ from eventlog.errors import InvalidEvent, LimitExceeded, LogClosed, SessionExist
 from eventlog.events import Envelope, Event, NewEvent, SessionInfo, SessionStarted, decode_json, parse_envelope
 from eventlog.following import RemoteCommits, Waiters, pages, wait_in, wake
 from eventlog.history import ImportReport, import_lines
+from eventlog.serving import Commands, LogCommands, Server
 from eventlog.session import Session, info_now
 from eventlog.store.checking import Progress, Report, check
-from eventlog.store.database import Outcome
 from eventlog.store.events import MAX_OWN_TYPES, Append, Head, info_at_start, last_position
 from eventlog.store.index import SLICE_ROWS
 from eventlog.store.reading import Bounds, find_session, sessions_page, wanted
@@ -35,6 +35,7 @@ logger = logging.getLogger("eventlog.log")
 
 Redact = Callable[[NewEvent], NewEvent]
 Recorded = Callable[[list[Event[Any]]], None]
+Starting = Callable[[str, SessionStarted], tuple[SessionStarted, list[NewEvent]]]
 
 
 class EventLog:
@@ -68,6 +69,10 @@ class EventLog:
         self.read_only = read_only
         self._redact = redact
         self._poll_s = poll_s
+        self.commands = Commands()
+        """What other processes can ask of this log while it is open here; the layers above add theirs."""
+        _ = self.commands.add(LogCommands(self).all())
+        self._server: Server | None = None
         self._make_store: Callable[[], Store] = lambda: Store(
             self.path,
             self._clock,
@@ -80,43 +85,63 @@ class EventLog:
             slice_rows=slice_rows,
         )
         self._store: Store | None = None
+        self._opening = asyncio.Lock()
         self._closing: Store | None = None
         self._remote: RemoteCommits | None = None
         self._recent: OrderedDict[str, Head] = OrderedDict()  # keeps the heads of the sessions used last
         self._loading: dict[str, asyncio.Task[Head | None]] = {}
         self._recorded: tuple[Recorded, ...] = ()
+        self._starting: tuple[Starting, ...] = ()
         self._waiters: Waiters = set()
 
     # -- opening and closing ------------------------------------------------------------------------------------
 
     async def open(self) -> Self:
         """Open the file, which its owner makes when it is missing; opening an open log does nothing."""
-        if self._store is None:
-            store = self._make_store()
-            await store.open(self._landed)
-            self._store = store
-            self._remote = RemoteCommits(store, self._poll_s, store.clock) if self.read_only else None
+        async with self._opening:
+            if self._closing is not None:
+                await self._closing.close()
+            if self._store is None:
+                await self._open_file()
         return self
+
+    async def _open_file(self) -> None:
+        store = self._make_store()
+        await store.open(self._landed)
+        self._store = store
+        if self.read_only:
+            self._remote = RemoteCommits(store, self._poll_s, store.clock)
+        else:
+            self._server = Server(self.commands, store.path, store.lock)
+            self._server.start()
 
     async def close(self) -> None:
         """Settle what was appended, end all tails and let the file go; closing again does nothing."""
-        store = self._store
-        if store is None:
-            if self._closing is not None:
-                await self._closing.close()
-            return
-        self._store, self._closing = None, store
+        server, self._server = self._server, None
         try:
-            await store.close()
+            if server is not None:
+                await server.close()
         finally:
-            self._closing = None
-            if self._remote is not None:
-                self._remote.stop()
-            for head in list(store.events.heads.values()):
-                head.retire()
-                wake(head.waiters)
-            wake(self._waiters)
-            self._recent.clear()
+            await self._close_file()
+
+    async def _close_file(self) -> None:
+        store = self._store or self._closing
+        if store is None:
+            return
+        if self._store is not None:
+            self._store, self._closing = None, store
+            store.close().add_done_callback(lambda _: self._let_go(store))
+        await store.close()
+
+    def _let_go(self, store: Store) -> None:
+        self._closing = None
+        if self._remote is not None:
+            self._remote.stop()
+        for head in list(store.events.heads.values()):
+            head.retire()
+            wake(head.waiters)
+        wake(self._waiters)
+        self._recent.clear()
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -184,12 +209,18 @@ class EventLog:
             abs=plain(abs, "data.abs"),
             continuation_token=continuation_token,
         )
-        session_id = f"s_{token_hex(8)}" if id is None else id
-        await self.record_start(session_id, started)
+        session_id = check_id("sessionId", f"s_{token_hex(8)}" if id is None else id)
+        more: list[NewEvent] = []
+        for add_to in self._starting:
+            started, added = add_to(session_id, started)
+            more += added
+        await self.record_start(session_id, started, more=more)
         return await self.session(session_id)
 
-    async def record_start(self, session_id: str, started: SessionStarted, key: str | None = None) -> Event[Any]:
-        """Record a new session's first event; raises SessionExists."""
+    async def record_start(
+        self, session_id: str, started: SessionStarted, key: str | None = None, more: Iterable[NewEvent] = ()
+    ) -> Event[Any]:
+        """Record a new session's first event, and in the same commit those that follow it; raises SessionExists."""
         check_id("sessionId", session_id)
         encoded = self.encode("session.started", started, None, key)
         if not isinstance(encoded.payload, SessionStarted):
@@ -202,9 +233,10 @@ class EventLog:
         heads = self.store.events.heads
         if found is not None or session_id in heads:  # there, or begun while it was looked for
             raise SessionExists(session_id)
+        items = [encoded, *(self.encode(event.type, event.data, event.turn_id, event.key) for event in more)]
         head = heads[session_id] = Head(session_id)  # from here on a second start finds it
         try:
-            events = await self.submit(head, [encoded], None, info_at_start(session_id, started))
+            events = await self.submit(head, items, None, info_at_start(session_id, started))
         finally:
             if head.key is None and heads.get(session_id) is head:
                 del heads[session_id]
@@ -285,7 +317,7 @@ class EventLog:
         store = self.store
         found = await store.read(find_session, session_id, absorbed=True)
         if found is None:
-            return None
+            return store.events.heads.get(session_id)  # its start may be underway
         loaded = Head(session_id)
         loaded.key, loaded.next_index, loaded.info = found.key, found.info.next_index, found.info
         head = store.events.heads.setdefault(session_id, loaded)  # an import may have been quicker
@@ -334,13 +366,20 @@ class EventLog:
         if store is None:
             raise LogClosed()
         writer = store.writer
+        append = Append(head, items, writer.loop.create_future(), expected_index, start)
+        if store.events.own_types() >= MAX_OWN_TYPES and append.has_new_type(store.events.types):
+            raise LimitExceeded("event types of your own", MAX_OWN_TYPES, MAX_OWN_TYPES + 1)
         if not writer.has_room():
             await writer.wait_for_room()
-        append = Append(head, items, Outcome(loop=writer.loop), expected_index, start)
-        if append.has_new_type(store.events.types) and store.events.own_types() >= MAX_OWN_TYPES:
-            raise LimitExceeded("event types of your own", MAX_OWN_TYPES, MAX_OWN_TYPES + 1)
         writer.submit(append)
-        return await append.outcome
+        try:
+            await append.landed
+        except asyncio.CancelledError:
+            await append.settled()  # when its caller goes on, it is wholly there or wholly absent, never underway
+            raise
+        if append.error is not None:
+            raise append.error
+        return append.events
 
     def _landed(self, recorded: list[Event[Any]], appends: list[Append]) -> None:
         """After a commit, and after its callers: wake by key. A wake-up is a hint, the log is the truth."""
@@ -366,6 +405,19 @@ class EventLog:
 
         def remove() -> None:
             self._recorded = tuple(known for known in self._recorded if known is not callback)
+
+        return remove
+
+    def on_starting(self, callback: Starting) -> Callable[[], None]:
+        """Ask a callback whenever `start_session` is about to record; returns what takes it back.
+
+        It is given the session's id and first event, and returns that event, changed perhaps, with those that are to
+        follow it in the same commit. It must neither raise nor block.
+        """
+        self._starting = (*self._starting, callback)
+
+        def remove() -> None:
+            self._starting = tuple(known for known in self._starting if known is not callback)
 
         return remove
 
@@ -409,11 +461,16 @@ class EventLog:
                 elif self.head <= position:
                     await wait_in(self._waiters)
 
+    def tails_waiting(self) -> int:
+        """How many tails, of sessions and of the whole log, wait for something to come."""
+        remote = 0 if self._remote is None else self._remote.waiting
+        return remote + len(self._waiters) + sum(len(head.waiters) for head in list(self.store.events.heads.values()))
+
     def wake_tails(self, session_ids: Iterable[str]) -> None:
         """Wake the tails of these sessions and of the whole log: what they have not seen was imported."""
-        heads = self.store.events.heads
-        for head in filter(None, map(heads.get, session_ids)):
-            wake(head.waiters)
+        if self._store is not None:
+            for head in filter(None, map(self._store.events.heads.get, session_ids)):
+                wake(head.waiters)
         wake(self._waiters)
 
     async def wait_remote(self, seen: int, session_key: int | None = None) -> None:

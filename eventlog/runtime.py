@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from types import TracebackType
@@ -13,25 +12,31 @@ from typing import Any, Self
 
 from eventlog.durable.dead_letters import DeadLetters
 from eventlog.durable.envelope import LOG_TYPE_OF
+from eventlog.durable.operators import OperatorCommands
 from eventlog.durable.policy import DeliveryPolicy
 from eventlog.durable.readers import GrantedJobs, GrantedTurns
 from eventlog.durable.running import Readers, RunningExtensions, extension_folders
-from eventlog.durable.worker import Worker
-from eventlog.errors import LogClosed, SessionNotFound
+from eventlog.durable.worker import STOP_GRACE_S, Worker
+from eventlog.errors import InvalidName, LogClosed, SessionNotFound
 from eventlog.events import Event, SessionInfo
 from eventlog.host import Host, Meter
-from eventlog.host.files import SessionFiles
+from eventlog.host.hosts import Hosts
 from eventlog.host.kv import Kv
+from eventlog.host.otel_export import open_telemetry
+from eventlog.host.reminders import ReminderLimits
+from eventlog.host.reminding import Reminding
 from eventlog.log import EventLog
+from eventlog.observe.ab import AbDefinition
 from eventlog.observe.channel import ChannelDefinition
 from eventlog.observe.context import Contexts
 from eventlog.observe.discover import Discovered, discover
 from eventlog.observe.dispatcher import Dispatcher, ObserveLimits, RunningHook
+from eventlog.observe.experiments import Experiments
 from eventlog.observe.hook import HookDefinition, check_hook_name
+from eventlog.serving import Command
 from eventlog.store.buried import DeadLetter
 
 DEFAULT_AGENT = "agent"
-HOSTS_KEPT = 1_024
 
 _DURABLE = frozenset(LOG_TYPE_OF.values())
 
@@ -55,7 +60,9 @@ class _Parts:
     dead_letters: DeadLetters
     agent: str
     meter: Meter
-    hosts: OrderedDict[str, Host] = field(default_factory=OrderedDict)
+    reminding: Reminding
+    experiments: Experiments
+    hosts: Hosts
 
 
 class Runtime:
@@ -63,7 +70,8 @@ class Runtime:
 
     `agent_dir` is the folder that holds `agent/`, with its hooks and extensions; `services` are the server's own
     clients, as `ctx.host.<name>`; `grants` are given to an extension when it is first installed. `seed` makes the
-    back-off's jitter repeatable. Entering raises DiscoveryError or ManifestError with all findings.
+    back-off's jitter repeatable; `reminder_limits` says how much a session may be reminded of. Entering raises
+    DiscoveryError or ManifestError with all findings.
     """
 
     def __init__(
@@ -76,6 +84,7 @@ class Runtime:
         on_dead_letter: Callable[[DeadLetter], object] | None = None,
         seed: int | None = None,
         plain_threads: int = 32,
+        reminder_limits: ReminderLimits | None = None,
     ) -> None:
         self.log = log
         self.policy = policy or DeliveryPolicy()
@@ -86,12 +95,15 @@ class Runtime:
         self._on_dead_letter = on_dead_letter
         self._random = Random(seed)
         self._plain_threads = plain_threads
+        self._reminder_limits = reminder_limits
         self._hooks: list[tuple[str, HookDefinition]] = []
         self._channels: list[ChannelDefinition] = []
+        self._experiments: list[AbDefinition] = []
         self._parts: _Parts | None = None
         self._unsubscribe: Callable[[], None] | None = None
+        self._stop_answering: Callable[[], Awaitable[None]] | None = None
 
-    # -- hooks and channels made in code ------------------------------------------------------------------------
+    # -- what is made in code ------------------------------------------------------------------------
 
     def add_hook(self, name: str, hook: HookDefinition) -> None:
         """Add a hook made in code, behind the discovered ones; raises InvalidName for a name that is bad or taken."""
@@ -106,6 +118,12 @@ class Runtime:
             self._parts.dispatcher.add_channel(channel)
         self._channels.append(channel)
 
+    def add_ab(self, experiment: AbDefinition) -> None:
+        """Add an experiment; sessions started from now on take part. Raises InvalidName for a name that is taken."""
+        if self._parts is not None:
+            self._add_experiment(self._parts, experiment, "code")
+        self._experiments.append(experiment)
+
     # -- from start to stop -------------------------------------------------------------------------------------
 
     async def start(self) -> Self:
@@ -119,24 +137,34 @@ class Runtime:
             await self._start_hooks(parts, found)
             self._unsubscribe = self.log.on_recorded(self._recorded)
             taken_up = await parts.worker.start()
+            parts.reminding.start()
+            self._stop_answering = self.log.commands.add(self._commands(parts))
         except BaseException:
             await self.stop()
             raise
         self.recovered = Recovered(
             deliveries_resumed=taken_up.resumed,
-            gaps=sum(hook.gaps for hook in parts.dispatcher.hooks),
+            gaps=parts.dispatcher.gaps_found,
             duration_s=self.log.clock.monotonic_s() - began_s,
         )
         return self
 
-    async def stop(self) -> None:
-        """Stop everything: calls end, what is not done is handed back or written down as a gap; again: nothing."""
+    async def stop(self, grace_s: float = STOP_GRACE_S) -> None:
+        """Stop everything: calls end, what is not done is handed back or written down as a gap; again: nothing.
+
+        Handlers that are underway have `grace_s` to return in, and are cancelled then.
+        """
         parts, self._parts = self._parts, None
+        if self._stop_answering is not None:
+            stop_answering, self._stop_answering = self._stop_answering, None
+            await stop_answering()
         if self._unsubscribe is not None:
             self._unsubscribe()
             self._unsubscribe = None
         if parts is not None:
-            await asyncio.gather(parts.worker.stop(), parts.dispatcher.stop())
+            await parts.reminding.stop()
+            await asyncio.gather(parts.worker.stop(grace_s), parts.dispatcher.stop(grace_s))
+            parts.experiments.stop()
             await parts.extensions.stop()
 
     async def __aenter__(self) -> Self:
@@ -153,6 +181,7 @@ class Runtime:
         async with asyncio.timeout(timeout_s):
             while True:
                 before = self.log.head
+                await parts.reminding.idle()
                 await parts.dispatcher.settled(timeout_s)
                 await parts.worker.idle()
                 if parts.dispatcher.is_settled and self.log.head == before:
@@ -185,10 +214,21 @@ class Runtime:
 
         For a session that was used in this process: get it from the log before.
         """
+        return self._running.hosts.of(self._info_of(session_id))
+
+    def arms(self, session_id: str) -> dict[str, str]:
+        """The arms that a session is in, by experiment (R136); as `host_for` for which sessions."""
+        return self._running.experiments.arms(self._info_of(session_id))
+
+    def arm_instructions(self, session_id: str) -> list[str]:
+        """What its arms add to a session's prompt, for the server to put in (R138); for sessions as in `host_for`."""
+        return self._running.experiments.instructions(self._info_of(session_id))
+
+    def _info_of(self, session_id: str) -> SessionInfo:
         info = self.log.info_of(session_id)
         if info is None:
             raise SessionNotFound(session_id)
-        return self._host_for(self._running, info)
+        return info
 
     # -- the parts ----------------------------------------------------------------------------------------------
 
@@ -200,11 +240,14 @@ class Runtime:
 
     def _make(self, agent: str) -> _Parts:
         log, store = self.log, self.log.store
+        meter = Meter(agent, export=open_telemetry())
+        reminding = Reminding(log, agent, self._reminder_limits)
+        hosts = Hosts(log, agent, meter, reminding, self._services)
         contexts = Contexts(
             agent=agent,
             state_root=log.path.absolute().parent / "state",
             append=log.append,
-            host_for=lambda info: self._host_for(parts, info),
+            host_for=hosts.of,
             state_for=lambda info: Kv(store, f"channel:{info.channel_id}:{info.id}"),
         )
         worker = Worker(
@@ -214,7 +257,7 @@ class Runtime:
             plain_threads=self._plain_threads,
             on_dead_letter=self._on_dead_letter,
         )
-        parts = _Parts(
+        return _Parts(
             dispatcher=Dispatcher(
                 log,
                 agent=agent,
@@ -226,9 +269,11 @@ class Runtime:
             extensions=RunningExtensions(log, worker, self._readers_for),
             dead_letters=DeadLetters(log, worker.wake),
             agent=agent,
-            meter=Meter(agent),
+            meter=meter,
+            reminding=reminding,
+            experiments=Experiments(log, agent),
+            hosts=hosts,
         )
-        return parts
 
     async def _start_hooks(self, parts: _Parts, found: Discovered) -> None:
         off = {each.name for each in await parts.extensions.list() if each.state != "enabled"}
@@ -237,14 +282,34 @@ class Runtime:
                 parts.dispatcher.add_hook(hook.name, hook.definition, str(hook.source))
         for name, definition in self._hooks:
             parts.dispatcher.add_hook(name, definition, "code")
+        for found_one in found.experiments:
+            self._add_experiment(parts, found_one.definition, str(found_one.source))
+        for experiment in self._experiments:
+            self._add_experiment(parts, experiment, "code")
         for channel in self._channels:
             parts.dispatcher.add_channel(channel)
         await parts.dispatcher.start()
+        parts.experiments.start()
+
+    def _add_experiment(self, parts: _Parts, experiment: AbDefinition, source: str) -> None:
+        collector = parts.experiments.add(experiment)
+        if collector is not None:
+            parts.dispatcher.add_hook(*collector, source)
 
     async def _start_extensions(self, parts: _Parts) -> None:
-        if self._agent_dir is not None:
-            for folder in extension_folders(self._agent_dir / "agent"):
-                await parts.extensions.take_in(folder, self._grants.get(folder.name, ()))
+        folders = [] if self._agent_dir is None else extension_folders(self._agent_dir / "agent")
+        for name in self._grants.keys() - {folder.name for folder in folders}:
+            raise InvalidName("grants", name, "the agent's folder has no extension of that name")
+        for folder in folders:
+            await parts.extensions.take_in(folder, self._grants.get(folder.name, ()))
+
+    def _commands(self, parts: _Parts) -> dict[str, Command]:
+        """What an operator may ask of this process, over the log's control socket."""
+
+        async def hooks() -> list[RunningHook]:
+            return parts.dispatcher.hooks
+
+        return {"hooks": hooks, **OperatorCommands(self.log, parts.extensions, parts.dead_letters).all()}
 
     def _readers_for(self, extension: Any) -> Readers:
         retention_s = self.policy.retention_s
@@ -253,20 +318,6 @@ class Runtime:
             jobs=GrantedJobs(self.log, extension, retention_s),
             storage=Kv(self.log.store, f"extension:{extension.id}"),
         )
-
-    def _host_for(self, parts: _Parts, info: SessionInfo) -> Host:
-        host = parts.hosts.get(info.id)
-        if host is None:
-            store, agent = self.log.store, info.agent or parts.agent
-            host = parts.hosts[info.id] = Host(
-                kv=Kv(store, agent),
-                files=SessionFiles(store, agent, info.id),
-                otel=parts.meter.of(info.id),
-                services=self._services,
-            )
-            if len(parts.hosts) > HOSTS_KEPT:
-                parts.hosts.popitem(last=False)
-        return host
 
     def _recorded(self, events: list[Event[Any]]) -> None:
         for event in events:

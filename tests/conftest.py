@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import settings
@@ -23,3 +23,11 @@ def _own_event_types_end_with_their_test() -> Iterator[None]:
     vocabulary._KNOWN.update(known)
     vocabulary.VOCABULARY.clear()
     vocabulary.VOCABULARY.update(structs)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Tests log texts that cannot be encoded, and a report has to go from one process to another."""
+    report = yield
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+    return report

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from eventlog.durable import DeliveryPolicy, HookCallContext
 from eventlog.durable.dead_letters import DeadLetters
 from eventlog.durable.worker import Worker
+from eventlog.errors import SessionExists
 from eventlog.events import Event
 from eventlog.log import EventLog
 from eventlog.store.buried import DeadLetter
@@ -114,9 +115,10 @@ async def complete_turn(log: EventLog, session_id: str, turn_id: str, project: s
 
 
 async def start(log: EventLog, session_id: str, project: str = "p") -> None:
-    """Start a session, unless that was done."""
-    if log.info_of(session_id) is None:
-        await log.start_session(session_id, project=project)
+    """Start a session, unless that was done, by this owner or one before."""
+    with suppress(SessionExists):
+        if log.info_of(session_id) is None:
+            await log.start_session(session_id, project=project)
 
 
 @asynccontextmanager

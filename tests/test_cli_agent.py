@@ -14,6 +14,7 @@ from tests.cli_kit import acting, environment, good, on_terminal, run
 HOOK = (
     "from eventlog import define_hook\nasync def f(event, ctx): ...\nhook = define_hook(events={'turn.completed': f})\n"
 )
+MEMORY_EVENTS = ("message.received", "message.completed", "turn.completed", "turn.failed")
 MANIFEST = {
     "publisher": "acme-labs",
     "name": "billing",
@@ -44,8 +45,8 @@ def write(folder: Path, **files: str) -> None:
 # ---------------------------------------------------------------------------------------------------------------- init
 
 
-def test_what_init_makes_is_valid_and_its_test_passes(agent: Path) -> None:
-    assert good("validate", "--dir", agent).stdout == "valid: 1 hook and 0 extensions\n"
+def test_r78_what_init_makes_is_valid_and_its_test_passes(agent: Path) -> None:
+    assert good("validate", "--dir", agent).stdout == "valid: 2 hooks and 0 extensions\n"
     assert good("info", "--dir", agent, "--json").document["agents"][0]["name"] == "helper"
     tested = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "agent"],
@@ -62,11 +63,11 @@ def test_init_says_what_it_made_and_what_to_do_next(tmp_path: Path) -> None:
     done = run("init", tmp_path / "new" / "one")
     made = {str(path) for path in (tmp_path / "new" / "one").rglob("*") if path.is_file()}
     assert (done.code, set(done.lines)) == (0, made)
-    assert len(made) == 4
+    assert len(made) == 5
     assert done.stderr.startswith("eventlog: made agent one; look at it with `eventlog info --dir ")
 
 
-@pytest.mark.parametrize("there", ["agent/agent.toml", "agent/hooks/usage.py", "agent/hooks/test_usage.py"])
+@pytest.mark.parametrize("there", ["agent/agent.toml", "agent/hooks/memory.py", "agent/hooks/test_usage.py"])
 def test_init_overwrites_nothing_and_then_writes_nothing(tmp_path: Path, there: str) -> None:
     path = tmp_path / there
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -81,7 +82,7 @@ def test_init_overwrites_nothing_and_then_writes_nothing(tmp_path: Path, there: 
 def test_a_repository_keeps_its_gitignore(tmp_path: Path) -> None:
     (tmp_path / ".gitignore").write_text("mine")
     done = run("init", tmp_path)
-    assert (done.code, len(done.lines)) == (0, 3)
+    assert (done.code, len(done.lines)) == (0, 4)
     assert "add .eventlog/ to the .gitignore" in done.stderr
     assert (tmp_path / ".gitignore").read_text() == "mine"
 
@@ -132,7 +133,7 @@ def test_r152_r75_validate_reports_everything_at_once(agent: Path) -> None:
     assert (text.code, len(text.lines)) == (1, len(found) + 1)
     assert any(line.startswith("error hook-name-invalid agent/hooks/a__b.py: ") for line in text.lines)
     assert any("agent/extensions/acme/extension.json /version: " in line for line in text.lines)
-    assert text.lines[-1].endswith("1 warning in 1 hook and 1 extension")
+    assert text.lines[-1].endswith("1 warning in 2 hooks and 1 extension")
 
 
 def test_r152_warnings_alone_are_no_reason_to_fail(agent: Path) -> None:
@@ -161,7 +162,7 @@ def test_what_a_hook_prints_while_it_loads_does_not_mix_with_the_output(agent: P
     write(agent, hooks__loud_py=f"print('noise')\n{HOOK}")
     done = run("info", "--dir", agent, "--json")
     assert (done.code, done.stderr) == (0, "noise\n")
-    assert len(done.document["agents"][0]["hooks"]) == 2
+    assert len(done.document["agents"][0]["hooks"]) == 3
 
 
 # ---------------------------------------------------------------------------------------------------------------- info
@@ -178,6 +179,7 @@ def test_r153_info_lists_hooks_and_extensions(agent: Path) -> None:
     (listed,) = good("info", "--dir", agent, "--json").document["agents"]
     assert [(each["name"], each["events"], each["source"], each.get("extension")) for each in listed["hooks"]] == [
         ("audit/deep", ["turn.failed", "*"], "agent/hooks/audit/deep.py", None),
+        ("memory", [*MEMORY_EVENTS], "agent/hooks/memory.py", None),
         ("usage", ["turn.completed"], "agent/hooks/usage.py", None),
         ("acme__watch", ["turn.completed"], "agent/extensions/acme/hooks/watch.py", "acme"),
     ]

@@ -75,7 +75,7 @@ def test_wrong_usage_is_one_line_with_the_next_step(words: list[str], complaint:
 def test_a_shell_can_complete_the_names_of_commands() -> None:
     assert "_eventlog_completion" in run(_EVENTLOG_COMPLETE="bash_source").stdout
     found = run(_EVENTLOG_COMPLETE="bash_complete", COMP_WORDS="eventlog de", COMP_CWORD="1").stdout
-    assert found.split() == ["plain,deliveries", "plain,dead"]
+    assert found.split() == ["plain,dev", "plain,deliveries", "plain,dead"]
 
 
 def test_the_version_is_told() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from eventlog.errors import InvalidEvent, InvalidName
 from eventlog.events import ArtifactTagged, Event, SessionInfo, TurnCompleted
-from eventlog.host import FileScope, Host, Meter
+from eventlog.host import FileScope, Host, Meter, Reminder
 from eventlog.log import EventLog
 from eventlog.observe import ChannelContext, Contexts, HookContext, define_hook
 from eventlog.observe.context import open_token
@@ -60,8 +60,30 @@ class Drawer:
         return sorted(path for kept, path in self.contents if kept == scope and path.startswith(prefix))
 
 
+class Pad:
+    """Reminders in memory, likewise."""
+
+    def __init__(self) -> None:
+        self.reminders: dict[str, Reminder] = {}
+
+    async def create(self, text: str, *, at: datetime | None = None, after_s: float | None = None) -> Reminder:
+        made = Reminder(f"r{len(self.reminders)}", text, at or datetime.fromtimestamp(after_s or 0, UTC))
+        self.reminders[made.id] = made
+        return made
+
+    async def list(self) -> list[Reminder]:
+        return [*self.reminders.values()]
+
+    async def cancel(self, id: str) -> bool:
+        return self.reminders.pop(id, None) is not None
+
+
 def a_host(session_id: str = "s1", **services: Any) -> Host:
-    return Host(kv=Shelf(), files=Drawer(), otel=Meter("desk").of(session_id), services=services)
+    return host_with(services, session_id)
+
+
+def host_with(services: dict[Any, Any], session_id: str = "s1") -> Host:
+    return Host(kv=Shelf(), files=Drawer(), otel=Meter("desk").of(session_id), reminders=Pad(), services=services)
 
 
 @pytest.fixture
@@ -294,18 +316,18 @@ def test_a_service_that_is_none_is_passed_all_the_same() -> None:
 @pytest.mark.parametrize("name", ["kv", "files", "otel", "services", "reminders"])
 def test_a_service_cannot_take_the_name_of_a_member(name: str) -> None:
     with pytest.raises(InvalidName, match="has a member of that name"):
-        Host(kv=Shelf(), files=Drawer(), otel=Meter("desk").of("s1"), services={name: object()})
+        host_with({name: object()})
 
 
 @pytest.mark.parametrize("name", ["", "my-service", "a.b", "_private", "__class__", 5])
 def test_a_service_has_a_name_that_can_be_written_after_a_dot(name: Any) -> None:
     with pytest.raises(InvalidName, match="reached as host"):
-        Host(kv=Shelf(), files=Drawer(), otel=Meter("desk").of("s1"), services={name: object()})
+        host_with({name: object()})
 
 
 def test_a_host_is_read_only_and_does_not_follow_the_servers_own_dict() -> None:
     services = {"github": 1}
-    host = Host(kv=Shelf(), files=Drawer(), otel=Meter("desk").of("s1"), services=services)
+    host = host_with(services)
     services["slack"] = 2
     assert dict(host.services) == {"github": 1}
     for name in ("github", "kv", "anything"):

@@ -20,14 +20,14 @@ from typing import Any
 
 import pytest
 
-from eventlog.errors import StorageFull
+from eventlog.errors import LogClosed, StorageFull
 from eventlog.events import Event
 from eventlog.log import EventLog
 from eventlog.observe.dispatcher import Dispatcher
 from eventlog.observe.hook import HookDefinition
 from eventlog.observe.limits import ObserveLimits
 from eventlog.store import cursors
-from eventlog.store.cursors import Cursors, HookToJoin, Thrown
+from eventlog.store.cursors import Cursors, Finished, HookToJoin, Thrown
 from eventlog.store.hook_lists import GapRow, hook_errors, hook_gaps, hook_rows
 from eventlog.testing import ManualClock
 from tests.observing import (
@@ -108,6 +108,7 @@ async def test_r127_after_a_kill_what_no_handler_is_known_to_have_finished_is_on
         assert await gaps_of(log, "all") == [(None, 1, 6, 6)]
         assert await gaps_of(log, "notes") == [(None, 2, 4, 3)]
         assert [hook.gaps for hook in dispatcher.hooks] == [1, 1]
+        assert dispatcher.gaps_found == 2
         lines = [record.getMessage() for record in caplog.records]
         assert lines == [
             f'hook "{name}" is not shown positions {places}, at most {n} events: they were recorded before, '
@@ -288,6 +289,33 @@ async def test_a_resume_hook_that_joins_late_catches_up_and_the_others_see_nothi
         assert await gaps_of(log) == []
     assert trace.indexes("h", "s1") == list(range(9))
     assert trace.indexes("old", "s1") == trace.indexes("channel", "s1") == [5, 6, 7, 8]
+
+
+async def test_a_stop_while_a_hook_catches_up_leaves_no_gap_of_the_others(tmp_path: Path) -> None:
+    gate, trace = Gate(), Trace()
+
+    async def stop_at_2(event: Event[Any], _context: Any) -> None:
+        trace.note("h", event)
+        if event.index == 2:
+            await gate.wait()
+
+    hooks = {"h": hook_of({NOTE: stop_at_2}, "resume")}
+    async with served(tmp_path / "a.db", hooks) as (log, _):
+        await log.start_session("s1")  # 1
+    async with EventLog(tmp_path / "a.db") as log:
+        await append(log, "s1", 3)  # 2 to 4
+    limits = ObserveLimits(drain_s=0.01, queue_events=1)
+    async with served(tmp_path / "a.db", {"old": trace.hook("old")}, limits=limits) as (log, dispatcher):
+        await append(log, "s1", 2)  # 5 to 6
+        await shown(dispatcher)
+        dispatcher.add_hook("h", hooks["h"], "tests")
+        await gate.reached.wait()
+    async with EventLog(tmp_path / "a.db") as log:
+        assert await gaps_of(log, "old") == []
+        assert await gaps_of(log, "h") == [("s1", 3, 6, 4)]
+        assert [row.cursor for row in await hook_rows(log.store)] == [6, 6]
+    assert trace.indexes("old", "s1") == [4, 5]
+    assert trace.indexes("h", "s1") == [1, 2]
 
 
 async def test_the_cursor_of_a_hook_that_catches_up_is_written_too(tmp_path: Path) -> None:
@@ -488,9 +516,9 @@ async def test_cursors_are_written_now_and_then_and_only_when_they_moved(
 ) -> None:
     clock, written, advance = ManualClock(), list[int](), Cursors.advance
 
-    async def count(self: Cursors, hooks: Any, finished: int, counted: Any, thrown: Any) -> None:
-        await advance(self, hooks, finished, counted, thrown)
-        written.append(finished)
+    async def count(self: Cursors, finished: list[Finished], counted: Any, thrown: Any) -> None:
+        await advance(self, finished, counted, thrown)
+        written.extend(each.position for each in finished)
 
     monkeypatch.setattr(Cursors, "advance", count)
     trace = Trace()
@@ -582,8 +610,9 @@ async def test_the_time_in_which_the_log_was_read_is_not_the_handlers(
         await failed.wait()
         clock.advance(60)
         await gates[1].reached.wait()
-        clock.advance(1)
-        await asyncio.sleep(0.01)  # longer than a look at the handlers takes
+        for _ in range(5):
+            clock.advance(1)
+            await asyncio.sleep(0.01)  # longer than a look at the handlers takes
         assert dispatcher.hooks[0].stuck == 0
         gates[1].opened.set()
         while not dispatcher.is_settled:
@@ -618,7 +647,7 @@ async def test_the_newest_10_000_errors_are_kept(tmp_path: Path) -> None:
         kept = Cursors(log.store, "agent")
         for start in range(0, 10_003, 3_000):
             thrown = [Thrown("h", n, "message", 0) for n in range(start, min(start + 3_000, 10_003))]
-            await kept.advance([], 0, [], thrown)
+            await kept.advance([], [], thrown)
         positions = [error.position for error in await hook_errors(log.store, limit=20_000)]
         assert positions == list(range(3, 10_003))
 
@@ -647,6 +676,19 @@ async def test_errors_and_counts_that_could_not_be_stored_are_stored_later(
     async with EventLog(tmp_path / "a.db") as log:
         assert len(await hook_errors(log.store)) == 3
         assert [(row.calls, row.errors) for row in await hook_rows(log.store)] == [(3, 3)]
+
+
+async def test_a_log_that_is_closed_too_early_ends_the_dispatcher_quietly(tmp_path: Path) -> None:
+    trace = Trace()
+    log = await EventLog(tmp_path / "a.db").open()
+    dispatcher = dispatcher_of(log, {"h": trace.hook("h", "resume")}, limits=ObserveLimits(drain_s=0.05, cancel_s=0.05))
+    await dispatcher.start()
+    await log.start_session("s1")
+    await log.close()
+    dispatcher.recorded([Event(NOTE, 1, "s1", None, 0, 2, "era", b"{}")])
+    with pytest.raises(LogClosed):
+        await dispatcher.stop()
+    assert trace.indexes("h", "s1") in ([], [0])
 
 
 # ------------------------------------------------------------------------------------------------------------- rules

@@ -17,11 +17,11 @@ PACKAGE = Path(__file__).parents[1] / "eventlog"
 # From the bottom to the top. A layer is a row of rooms, a room is one or more files or folders right under eventlog/:
 # a module imports from lower layers and from its own room.
 LAYERS = (
-    ("errors clock vocabulary encoding events",),
+    ("errors clock vocabulary encoding events messages",),
     ("store",),
-    ("log session following history",),  # the front door
+    ("log session following history serving",),  # the front door
     ("observe", "durable", "host", "projections", "recovery"),
-    ("inspection", "runtime"),
+    ("inspection", "runtime", "agents", "replay"),
     ("control",),
     ("__init__",),  # the public names
     ("testing",),
@@ -37,12 +37,15 @@ NEIGHBOURS = {("observe", "host")}
 # What the command line may import from: it is a user like any other.
 PUBLIC_MODULES = {
     "eventlog",
+    "eventlog.agents",
+    "eventlog.control",
     "eventlog.durable",
     "eventlog.errors",
     "eventlog.events",
     "eventlog.history",
     "eventlog.inspection",
     "eventlog.observe",
+    "eventlog.replay",
     "eventlog.testing",
 }
 

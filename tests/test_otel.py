@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +16,8 @@ import pytest
 from eventlog.errors import InvalidName, LimitExceeded
 from eventlog.host import Measurement, Meter
 from eventlog.host.otel import MAX_SESSION_TAGS, MAX_TAGS
+from eventlog.host.otel_export import SCOPE, OpenTelemetry, open_telemetry
+from tests.cli_kit import environment
 
 
 def totals(meter: Meter) -> dict[tuple[str, str | None, tuple[tuple[str, Any], ...]], int | float]:
@@ -190,3 +196,137 @@ def test_tags_of_sessions_are_limited_and_the_oldest_goes() -> None:
     rows = meter.measurements()
     assert len(rows) == MAX_SESSION_TAGS
     assert (rows[0].session_id, rows[-1].session_id) == ("s1", f"s{MAX_SESSION_TAGS}")
+
+
+# ------------------------------------------------------------------------------------------------ and in OpenTelemetry
+
+
+class Sdk:
+    """An SDK that keeps what is measured in memory."""
+
+    def __init__(self) -> None:
+        sdk = pytest.importorskip("opentelemetry.sdk.metrics", reason="belongs to the test extra")
+        self._reader = sdk.export.InMemoryMetricReader()
+        self.meter = sdk.MeterProvider([self._reader]).get_meter(SCOPE)
+        self.span = Span()
+
+    def export(self) -> OpenTelemetry:
+        return OpenTelemetry(self.meter, lambda: self.span)
+
+    def points(self) -> list[tuple[str, int | float, dict[str, Any]]]:
+        """Each instrument's name, sum and attributes."""
+        data = json.loads(self._reader.get_metrics_data().to_json())
+        metrics = [metric for scope in data["resource_metrics"][0]["scope_metrics"] for metric in scope["metrics"]]
+        return [
+            (metric["name"], point["value"] if "value" in point else point["sum"], point["attributes"])
+            for metric in metrics
+            for point in metric["data"]["data_points"]
+        ]
+
+
+class Span:
+    """The span that a caller is in."""
+
+    def __init__(self) -> None:
+        self.attributes: dict[str, Any] = {}
+
+    def set_attribute(self, name: str, value: Any) -> None:
+        self.attributes[name] = value
+
+
+OF_S1 = {"gen_ai.agent.name": "desk", "gen_ai.conversation.id": "s1"}
+
+
+def test_r111_r112_both_forms_go_to_open_telemetry_attributed_to_session_and_agent_and_are_counted_all_the_same() -> (
+    None
+):
+    sdk = Sdk()
+    meter = Meter("desk", export=sdk.export())
+    otel = meter.of("s1")
+    otel.increment("acme.tokens.input", 12)
+    otel.increment("acme.tokens.input", 3)
+    otel.increment("acme.turn.failed", {"channel": "slack"})
+    meter.of("s2").histogram("acme.seconds", 1.5)
+    otel.tag("customer", "acme")
+    assert sdk.points() == [
+        ("acme.tokens.input", 15, OF_S1),
+        ("acme.turn.failed", 1, {**OF_S1, "channel": "slack"}),
+        ("acme.seconds", 1.5, {**OF_S1, "gen_ai.conversation.id": "s2"}),
+    ]
+    assert sdk.span.attributes == {"customer": "acme"}
+    assert len(meter.measurements()) == 4
+
+
+def test_what_the_meter_refuses_goes_nowhere() -> None:
+    sdk = Sdk()
+    otel = Meter("desk", max_instruments=1, export=sdk.export()).of("s1")
+    otel.increment("a")
+    with pytest.raises(LimitExceeded):
+        otel.increment("b")
+    with pytest.raises(InvalidName):
+        otel.increment("a", -1)
+    assert sdk.points() == [("a", 1, OF_S1)]
+
+
+def test_a_name_that_open_telemetry_does_not_know_is_told_once_and_counted_here(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    sdk = Sdk()
+    meter = Meter("desk", export=sdk.export())
+    for _ in range(3):
+        meter.of("s1").increment("zähler 1")
+    meter.of("s1").increment("plain")
+    assert [name for name, _, _ in sdk.points()] == ["plain"]
+    assert totals(meter)["zähler 1", "s1", ()] == 3
+    assert len(caplog.messages) == 1
+
+
+def test_without_the_extra_there_is_nowhere_to_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    open_telemetry.cache_clear()
+    try:
+        assert open_telemetry() is None
+    finally:
+        open_telemetry.cache_clear()
+
+
+SERVER = """
+import asyncio, json, sys
+from opentelemetry import metrics
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from eventlog import EventLog, Runtime, define_hook
+
+async def on_turn(event, ctx):
+    ctx.host.otel.increment("acme.turns", {"channel": ctx.channel.id})
+
+async def main():
+    reader = InMemoryMetricReader()
+    async with EventLog(sys.argv[1]) as log, Runtime(log) as runtime:
+        runtime.add_hook("turns", define_hook(events={"turn.completed": on_turn}))
+        session = await log.start_session("s1")
+        for number in range(2):
+            await session.append("turn.completed", {}, turn_id=f"t{number}")
+            await runtime.settled()
+            if number == 0:  # what was measured before is counted here alone
+                metrics.set_meter_provider(MeterProvider([reader]))
+        rows = [[row.name, row.amount.total] for row in runtime.meter.measurements()]
+    data = json.loads(reader.get_metrics_data().to_json())
+    metric = data["resource_metrics"][0]["scope_metrics"][0]["metrics"][0]
+    print(json.dumps([rows, metric["name"], metric["data"]["data_points"][0]["value"]]))
+
+asyncio.run(main())
+"""
+
+
+def test_r111_a_runtime_hands_on_what_handlers_measure_to_the_provider_that_the_server_sets(tmp_path: Path) -> None:
+    pytest.importorskip("opentelemetry.sdk", reason="belongs to the test extra")
+    done = subprocess.run(
+        [sys.executable, "-c", SERVER, str(tmp_path / "agent.db")],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout) == [[["acme.turns", 2]], "acme.turns", 1]
+    assert done.stderr == ""

@@ -12,7 +12,10 @@ import eventlog
 
 LOG = {"EventLog", "Session", "SessionInfo", "Event", "NewEvent", "SessionEvent", "SessionEventType", "define_event"}
 READ = {"Job", "JobStatus", "TurnSnapshot"}
-OBSERVE = {"define_hook", "disable_hook", "define_channel", "HookDefinition", "HookContext"}
+OBSERVE = {
+    *("define_hook", "disable_hook", "memory_hook", "define_channel", "define_ab"),
+    *("HookDefinition", "HookContext"),
+}
 DURABLE = {
     *("CONTRACT_VERSION", "capabilities", "validate_manifest", "Disposable", "ExtensionContext", "HookCallContext"),
     *("HookEnvelope", "TurnCompletedEnvelope", "JobCompletedEnvelope", "TurnReference"),

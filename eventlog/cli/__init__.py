@@ -15,6 +15,8 @@ SECTIONS = {
         "init": Entry("init:init", "the folder of a new agent"),
         "validate": Entry("agent:validate", "what is wrong with an agent's hooks and extensions"),
         "info": Entry("agent:info", "an agent's hooks and extensions"),
+        "run": Entry("run:run", "one turn of the agent, and its reply"),
+        "dev": Entry("run:dev", "turn after turn of the agent, a line each"),
     },
     "Looking at the log": {
         "sessions": Entry("sessions:sessions", "the sessions of a log"),
@@ -24,6 +26,7 @@ SECTIONS = {
     "Hooks and extensions": {
         "hooks": Entry("hooks:hooks", "how far each observe hook is, and what it missed"),
         "logs": Entry("hooks:logs", "what handlers of observe hooks threw"),
+        "replay": Entry("replay:replay", "a hook over events that were recorded before"),
         "extensions": Entry("extensions:extensions", "what is installed, what it may read, what it is owed"),
         "deliveries": Entry("deliveries:deliveries", "what extensions are owed, and when they are called next"),
         "dead": Entry("dead:dead", "deliveries that were given up"),

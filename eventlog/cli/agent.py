@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from eventlog import ManifestError, validate_manifest
+from eventlog.agents import turn_of
 from eventlog.cli.explain import Code, Stop
 from eventlog.cli.human import count
 from eventlog.cli.options import agent_and_log_options, agent_option, json_option, log_of
@@ -17,7 +18,7 @@ from eventlog.cli.output import Output, Span, note, out
 from eventlog.cli.plain import plain
 from eventlog.cli.table import Column, Row, table
 from eventlog.durable import Manifest, load_manifest
-from eventlog.errors import Finding
+from eventlog.errors import Finding, InvalidName
 from eventlog.observe import Discovered, LoadedHook, discover
 
 HOOKS = (
@@ -59,7 +60,7 @@ def validate(agent_dir: Path, as_json: bool) -> Code:
     Ends with 1 when there are errors; warnings alone are no reason to.
     """
     found = _discovered(agent_dir)
-    findings = [*map(Placed, found.findings), *_manifest_findings(agent_dir)]
+    findings = _findings(found, agent_dir)
     errors = sum(each.finding.severity == "error" for each in findings)
     output = out()
     if as_json:
@@ -82,7 +83,7 @@ def info(agent_dir: Path, db: Path | None, as_json: bool) -> Code:
     if not (agent_dir / "agent").is_dir():
         raise Stop(Code.NOT_FOUND, f"{found.findings[0].path}: {found.findings[0].message}")
     log, manifests = log_of(agent_dir, db), list(_manifests(agent_dir))
-    faults = [*found.findings, *(each.finding for each in _manifest_findings(agent_dir))]
+    faults = _findings(found, agent_dir)
     if as_json:
         hooks = [_hook_document(hook, agent_dir) for hook in found.hooks]
         extensions = [_extension_document(folder, manifest) for folder, manifest in manifests]
@@ -114,6 +115,17 @@ def _extension_folders(agent_dir: Path) -> Iterator[Path]:
         hooks_only = (folder / "hooks").is_dir() and not (folder / MANIFEST).exists()
         if folder.is_dir() and not folder.name.startswith((".", "_")) and not hooks_only:
             yield folder
+
+
+def _findings(found: Discovered, agent_dir: Path) -> list[Placed]:
+    return [*map(Placed, [*found.findings, *_turn_findings(found)]), *_manifest_findings(agent_dir)]
+
+
+def _turn_findings(found: Discovered) -> Iterator[Finding]:
+    try:
+        turn_of(found.agent_module)
+    except InvalidName as error:
+        yield Finding("error", "agent-turn-invalid", str(error), "agent/agent.py")
 
 
 def _manifest_findings(agent_dir: Path) -> list[Placed]:

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from eventlog import Event, EventLog, InvalidEvent, SessionNotFound
+from eventlog import InvalidEvent
 from eventlog.cli.explain import Code
-from eventlog.cli.opening import owning
+from eventlog.cli.opening import steered
 from eventlog.cli.options import json_option, log_options
 from eventlog.cli.output import out
 from eventlog.cli.process import asynchronous
@@ -44,30 +44,28 @@ async def append(
 ) -> Code:
     """Append one event to SESSION. DATA is a JSON object, or - to read it from stdin.
 
-    Takes ownership of the log for a moment, which must exist and not be in use.
+    The process that owns the log appends it; where there is none, this one owns the log for a moment.
     """
     content = _object(sys.stdin.buffer.read(6 * MAX_EVENT_BYTES) if data == FROM_STDIN else data)
     output = out()
-    async with owning(db) as log:
-        if start:
-            await _start(log, session_id)
-        event = await log.append(session_id, event_type, content, turn_id=turn, key=key, expected_index=expected_index)
+    appended = await steered(
+        db,
+        "append",
+        session_id=session_id,
+        type=event_type,
+        data=content,
+        turn_id=turn,
+        key=key,
+        expected_index=expected_index,
+        start_in="cli" if start else None,
+    )
+    event = appended["event"]
     if as_json:
-        output.json(event.to_dict())
+        output.json(event)
     else:
-        output.line(_told(event))
+        place = f"event {event['index']} of session {event['sessionId']}, position {appended['position']}"
+        output.line(f"{event['type']} is {place}")
     return Code.DONE
-
-
-def _told(event: Event[Any]) -> str:
-    return f"{event.type} is event {event.index} of session {event.session_id}, position {event.position}"
-
-
-async def _start(log: EventLog, session_id: str) -> None:
-    try:
-        await log.session(session_id)
-    except SessionNotFound:
-        await log.start_session(session_id, channel="cli")
 
 
 def _object(text: str | bytes) -> dict[str, Any]:

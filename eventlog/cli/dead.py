@@ -1,20 +1,22 @@
-"""`dead`: the dead letters of extensions, one by one with every attempt."""
+"""`dead`: the dead letters of extensions, one by one with every attempt; and to retry or discard them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import click
+import msgspec
 
 from eventlog.cli.explain import Code, Stop
 from eventlog.cli.groups import DefaultGroup
 from eventlog.cli.human import count, moment
-from eventlog.cli.opening import reading
+from eventlog.cli.opening import reading, steered
 from eventlog.cli.options import json_option, log_options
-from eventlog.cli.output import Output, Span, escaped_lines, out
+from eventlog.cli.output import Output, Span, escaped_lines, note, out
 from eventlog.cli.plain import plain
 from eventlog.cli.process import asynchronous
 from eventlog.cli.table import Column, Row, table
+from eventlog.control import Retried
 from eventlog.errors import shown
 from eventlog.inspection import DeadLetter, Inspection
 
@@ -33,7 +35,10 @@ COLUMNS = (
 
 @click.group(cls=DefaultGroup, short_help="deliveries that were given up")
 def dead() -> None:
-    """Look at dead letters: deliveries that no handler is called for any more. Without a command: list."""
+    """Look at dead letters, deliveries that no handler is called for any more; retry and discard them.
+
+    Without a command: list.
+    """
 
 
 @dead.command("list", short_help="the dead letters of a log")
@@ -76,15 +81,26 @@ async def show(db: Path, event_id: str, extension: str | None, as_json: bool) ->
 
 async def _find(inspection: Inspection, event_id: str, extension: str | None) -> DeadLetter:
     """The one letter that is meant, with its attempts; the event's bare position will do."""
-    letters = await inspection.dead_letters(extension)
-    meant = [letter for letter in letters if event_id in (letter.event_id, str(letter.position))]
+    meant = await _meant(inspection, event_id, extension)
     if len(meant) > 1:
         names = ", ".join(letter.extension for letter in meant)
         raise Stop(Code.USAGE, f"several extensions have buried this event: name one of {names} after it")
-    letter = await inspection.dead_letter(meant[0].event_id, meant[0].extension) if meant else None
+    letter = await inspection.dead_letter(meant[0].event_id, meant[0].extension)
     if letter is None:
-        raise Stop(Code.FINDINGS, f"no dead letter of event {shown(event_id)}; `eventlog dead` lists them")
+        raise _absent(event_id)
     return letter
+
+
+async def _meant(inspection: Inspection, event_id: str, extension: str | None) -> list[DeadLetter]:
+    letters = await inspection.dead_letters(extension)
+    meant = [letter for letter in letters if event_id in (letter.event_id, str(letter.position))]
+    if not meant:
+        raise _absent(event_id)
+    return meant
+
+
+def _absent(event_id: str) -> Stop:
+    return Stop(Code.FINDINGS, f"no dead letter of event {shown(event_id)}; `eventlog dead` lists them")
 
 
 def _without_attempts(letter: DeadLetter) -> dict[str, object]:
@@ -127,3 +143,65 @@ def _draw(output: Output, letter: DeadLetter) -> None:
         )
         for line in escaped_lines(attempt.traceback or attempt.error):
             output.harmless(f"  {line}".rstrip() + "\n")
+
+
+# ------------------------------------------------------------------------------------------------------------ to steer
+
+
+@dead.command(short_help="give dead letters new attempts")
+@click.argument("event_id", required=False, metavar="[EVENT]")
+@click.option("--extension", metavar="NAME", help="Only those of this extension.")
+@click.option("--reason", metavar="REASON", help="Only those that were buried for this reason.")
+@click.option("--all", "every", is_flag=True, help="All of them, where neither EVENT nor a filter is given.")
+@json_option
+@log_options
+@asynchronous
+async def retry(
+    db: Path, event_id: str | None, extension: str | None, reason: str | None, every: bool, as_json: bool
+) -> Code:
+    """Give the dead letters of EVENT, or those that pass the filters, new attempts, due at once.
+
+    A letter stays dead while its extension is not enabled or not granted, when its event is too old, and when the queue
+    of its extension is full.
+    """
+    if not (event_id or extension or reason or every):
+        raise click.UsageError("name an EVENT, filter with --extension or --reason, or retry --all")
+    if event_id is not None:
+        async with reading(db) as log:
+            event_id = (await _meant(Inspection(log), event_id, extension))[0].event_id
+    answer = await steered(db, "dead.retry", event_id=event_id, extension=extension, reason=reason)
+    retried = msgspec.convert(answer, Retried)
+    if as_json:
+        out().json(answer)
+    else:
+        out().line(f"retried {count(retried.retried, 'dead letter')}")
+    if not retried.refused:
+        return Code.DONE
+    out().flush()
+    why = ", ".join(f"{number:,} {reason}" for reason, number in retried.refused.items())
+    note(f"{count(sum(retried.refused.values()), 'dead letter')} cannot be retried now: {why}")
+    return Code.FINDINGS if retried.retried else Code.REFUSED
+
+
+@dead.command(short_help="remove a dead letter for good")
+@click.argument("event_id", metavar="EVENT")
+@click.argument("extension", required=False, metavar="[EXTENSION]")
+@click.option("--reason", required=True, metavar="TEXT", help="Why nobody needs it any more; it goes to the log.")
+@json_option
+@log_options
+@asynchronous
+async def discard(db: Path, event_id: str, extension: str | None, reason: str, as_json: bool) -> Code:
+    """Remove the dead letter of EVENT with its attempts.
+
+    EXTENSION is needed only where several extensions have buried the same event.
+    """
+    async with reading(db) as log:
+        letter = await _find(Inspection(log), event_id, extension)
+    meant = {"event_id": letter.event_id, "extension": letter.extension}
+    if not await steered(db, "dead.discard", **meant, reason=reason):
+        raise _absent(event_id)
+    if as_json:
+        out().json({"eventId": letter.event_id, "extension": letter.extension, "reason": reason})
+    else:
+        out().line(f"discarded the dead letter of event {letter.event_id} for ", Span(letter.extension, "name"))
+    return Code.DONE

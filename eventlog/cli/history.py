@@ -20,6 +20,7 @@ from eventlog.cli.options import json_option, log_options
 from eventlog.cli.output import Output, note, out
 from eventlog.cli.process import asynchronous
 from eventlog.cli.progress import progress
+from eventlog.control import import_live
 from eventlog.history import BadLine, ImportReport, lines_of
 
 NAMED = 10  # bad lines named one by one; --json has more of them
@@ -41,16 +42,16 @@ async def import_(db: Path, file: str, live: bool, strict: bool, as_json: bool) 
     """Import envelopes from FILE, one JSON object a line; - is stdin. A log that is not there is made.
 
     They are history: they keep their indexes and times, and neither hooks nor extensions get them, unless --live.
-    Importing a file again adds nothing. Bad lines are counted and named, and the others are imported.
+    History is imported into a log that no process owns; with --live the log's owner appends the events. Importing a
+    file again adds nothing. Bad lines are counted and named, and the others are imported.
     """
     with _input(file) as (lines, size), progress("importing", "bytes") as update:
-        async with owning(db, create=True) as log:
-            report = await log.import_events(
-                lines_of(lines),
-                live=live,
-                strict=strict,
-                progress=None if size is None else lambda _lines: update(lines.tell(), size),
-            )
+        tell = None if size is None else lambda _lines: update(lines.tell(), size)
+        if live:
+            report = await import_live(db, lines_of(lines), strict=strict, progress=tell)
+        else:
+            async with owning(db, create=True) as log:
+                report = await log.import_events(lines_of(lines), strict=strict, progress=tell)
     if as_json:
         out().json(_report(report))
     else:

@@ -34,6 +34,14 @@ async def meter(event: Event[TurnCompleted], ctx: HookContext) -> None:
 hook = define_hook(events={"turn.completed": meter})
 '''
 
+MEMORY = '''\
+"""Journals each turn, for later sessions to read by `eventlog.observe.read_memory`. Delete this file to opt out."""
+
+from eventlog import memory_hook
+
+hook = memory_hook()
+'''
+
 TEST = '''\
 """A hook is tested by calling its handler, with an event and a stand-in for its context. Run it with pytest."""
 
@@ -87,6 +95,7 @@ def init(folder: Path) -> Code:
     """
     files = {
         Path("agent") / "agent.toml": AGENT.format(name=json.dumps(_name(folder), ensure_ascii=False)),
+        Path("agent") / "hooks" / "memory.py": MEMORY,
         Path("agent") / "hooks" / "usage.py": HOOK,
         Path("agent") / "hooks" / "test_usage.py": TEST,
     }

@@ -1,13 +1,15 @@
-"""Opens the log of a command: to look at it, or to own it for a moment."""
+"""Opens the log of a command: to look at it, to own it for a moment, or to ask its owner."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from eventlog import EventLog, NotALog
 from eventlog.cli.explain import Code, Stop
+from eventlog.control import steer
 
 
 @asynccontextmanager
@@ -16,6 +18,13 @@ async def reading(path: Path) -> AsyncIterator[EventLog]:
     _must_exist(path)
     async with EventLog(path, read_only=True, verify_reads=True) as log:
         yield log
+
+
+async def steered(path: Path, command: str, /, **arguments: Any) -> Any:
+    """What the log's owner answers to a command; where there is none, this process is the owner for a moment."""
+    _must_exist(path)
+    _must_not_be_empty(path)
+    return await steer(path, command, **arguments)
 
 
 @asynccontextmanager

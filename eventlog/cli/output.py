@@ -181,9 +181,15 @@ def err() -> Output:
 
 def note(*pieces: Piece) -> None:
     """Say something beside the output, on stderr; nobody has to be there to read it."""
+    aside("eventlog: ", *pieces)
+
+
+def aside(*pieces: Piece, end: str = "\n") -> None:
+    """The same as it is."""
     stream = err()
     try:
-        stream.line("eventlog: ", *pieces)
+        stream.flush()  # what was printed goes before
+        stream.harmless("".join(map(stream.painted, pieces)) + end)
         stream.flush()
     except (OutputClosed, OutputFailed, KeyboardInterrupt):
         silence(stream)

@@ -53,7 +53,8 @@ class Call:
     ) -> BaseException | None:
         """Call the handler: what it raised, None if it returned. `on_start` tells when a plain function got a thread.
 
-        Passes on KeyboardInterrupt, and a CancelledError by which others than `cancel` end this task.
+        Passes on KeyboardInterrupt alone. A CancelledError is an end like others, whoever caused it: a handler that
+        cancels its own task must not keep its delivery for ever.
         """
         attempt = self.attempt
         context = HookCallContext(self._controller.signal, attempt.project, attempt.request_id)
@@ -66,10 +67,6 @@ class Call:
                 await result
         except KeyboardInterrupt:
             raise
-        except asyncio.CancelledError as error:
-            if self.cut_reason is None and _is_cancelled():
-                raise
-            return error
         except BaseException as error:  # SystemExit and GeneratorExit of a handler are failures like others
             return error
         return None
@@ -112,11 +109,6 @@ class Call:
 
 def _is_plain(handler: BoundCallback) -> bool:
     return not (inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None)))  # noqa: B004
-
-
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 # ------------------------------------------------------------------------------------------------ what it came to

@@ -52,11 +52,13 @@ def load_code(extension: str, folder: Path, main: str) -> LoadedCode:
 
 
 def describe(error: BaseException) -> str:
-    """Return an error's type and text, also when the text cannot be made."""
+    """Return an error's type and text, the type alone when there is no text or it cannot be made."""
+    name = type(error).__name__
     try:
-        return f"{type(error).__name__}: {error}"
+        text = str(error)
     except Exception:
-        return type(error).__name__
+        return name
+    return f"{name}: {text}" if text else name
 
 
 def _new_package(extension: str, folder: Path) -> str:

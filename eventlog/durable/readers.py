@@ -20,9 +20,9 @@ class _Granted:
         self._extension = extension.name
         self._retention_s = retention_s
 
-    async def _may(self, capability: str, project: str) -> bool:
+    async def _projects(self, capability: str) -> list[str]:
         found = await Extensions(self._store).find(self._extension)
-        return any(grant.capability == capability and grant.project == project for grant in found.grants)
+        return [grant.project for grant in found.grants if grant.capability == capability]
 
 
 class GrantedTurns(_Granted):
@@ -34,7 +34,7 @@ class GrantedTurns(_Granted):
         turn = await self._store.read(find_turn, *where)
         if turn is None:
             raise VersionUnavailable(*where, "there is no such version")
-        if not await self._may(TURNS, turn.project):
+        if turn.project not in await self._projects(TURNS):
             raise VersionUnavailable(*where, f"{self._extension} is not granted {TURNS} in its project")
         age_us = self._store.clock.now_us() - round(turn.completed_at.timestamp() * 1_000_000)
         if age_us >= self._retention_s * 1_000_000:
@@ -47,7 +47,7 @@ class GrantedJobs(_Granted):
 
     async def get(self, job_id: str, /) -> Job:
         """The job as it is now, which may be newer than the event that told of it (R13); raises InvalidName."""
-        job = await self._store.read(find_job, job_id)
-        if job is None or not await self._may(JOBS, job.project):
+        job = await self._store.read(find_job, job_id, await self._projects(JOBS))
+        if job is None:
             raise InvalidName("job", job_id, f"there is no such job in a project where {self._extension} has {JOBS}")
         return job

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,8 +11,8 @@ import msgspec
 
 from eventlog.durable.envelope import LOG_TYPE_OF, DurableEventType
 from eventlog.durable.extension import JobReader, LoadedExtension, Storage, TurnReader, activate_extension
-from eventlog.durable.manifest import Manifest, load_manifest
-from eventlog.durable.worker import Worker
+from eventlog.durable.manifest import CAPABILITY_OF, Manifest, load_manifest
+from eventlog.durable.worker import STOP_GRACE_S, Worker
 from eventlog.errors import ActivationError
 from eventlog.log import EventLog
 from eventlog.store.deliveries import Deliveries, Delivery, DeliveryGap
@@ -44,6 +45,7 @@ class RunningExtensions:
         self._extensions = Extensions(log.store)
         self._deliveries = Deliveries(log.store)
         self._active: dict[int, LoadedExtension] = {}
+        self._one_change = asyncio.Lock()  # else one would find active what another is about to stop
         self.failed: dict[str, str] = {}
         """Why an extension is not active, by its name."""
 
@@ -51,9 +53,10 @@ class RunningExtensions:
 
     async def take_in(self, folder: Path, projects: Sequence[str]) -> InstalledExtension:
         """Install what stands in a folder of the agent, and activate it where it is enabled; raises ManifestError."""
-        installation, manifest = _read(folder)
+        installation, manifest = read_folder(folder)
         installed = await self._extensions.install(installation, projects)
         if installed.state == "enabled":
+            _say_what_is_not_granted(installed, projects)
             await self._activate(installed, manifest)
         return installed
 
@@ -65,32 +68,41 @@ class RunningExtensions:
     # -- what operators do --------------------------------------------------------------------------------------
 
     async def install(self, path: str | Path, grants: Sequence[str] = ()) -> InstalledExtension:
-        """Install an extension's folder, grant it projects and activate it; it begins at the head of the log."""
-        installation, manifest = _read(Path(path))
-        installed = await self._extensions.install(installation, grants, by_operator=True)
-        await self._deactivate(installed, "reinstalled")
-        await self._activate(installed, manifest)
+        """Install an extension's folder, or renew it, and grant it projects; a new one begins at the head of the log.
+
+        It is activated, anew if it was active, unless it is disabled. Raises ManifestError.
+        """
+        installation, manifest = read_folder(Path(path))
+        async with self._one_change:
+            installed = await self._extensions.install(installation, grants, by_operator=True)
+            await self._deactivate(installed, "reinstalled")
+            if installed.state == "enabled":
+                await self._activate(installed, manifest)
         return installed
 
     async def uninstall(self, name: str) -> Cleared:
         """Stop it for good, take back its grants and clear what it was owed; running calls are aborted (R47)."""
-        installed = await self._extensions.find(name)
-        cleared = await self._extensions.uninstall(name)
-        await self._deactivate(installed, "uninstalled")
+        async with self._one_change:
+            installed = await self._extensions.find(name)
+            cleared = await self._extensions.uninstall(name)
+            await self._deactivate(installed, "uninstalled", grace_s=0)
         return cleared
 
     async def enable(self, name: str) -> InstalledExtension:
-        """Activate it again, from the head of the log on (R48)."""
-        installed = await self._extensions.enable(name)
-        if installed.key not in self._active:
-            await self._activate(installed, load_manifest(Path(installed.path)))
+        """Activate it again, from the head of the log on (R48); raises ManifestError, and then nothing has changed."""
+        async with self._one_change:
+            manifest = load_manifest(Path((await self._extensions.find(name)).path))
+            installed = await self._extensions.enable(name)
+            if installed.key not in self._active:
+                await self._activate(installed, manifest)
         return installed
 
     async def disable(self, name: str) -> Cleared:
         """Stop it and clear what it was owed; running calls are aborted (R46)."""
-        installed = await self._extensions.find(name)
-        cleared = await self._extensions.disable(name)
-        await self._deactivate(installed, "disabled")
+        async with self._one_change:
+            installed = await self._extensions.find(name)
+            cleared = await self._extensions.disable(name)
+            await self._deactivate(installed, "disabled", grace_s=0)
         return cleared
 
     async def pause(self, name: str) -> InstalledExtension:
@@ -108,10 +120,11 @@ class RunningExtensions:
         return await self._extensions.grant(name, project, capability)
 
     async def revoke(self, name: str, project: str, capability: str | None = None) -> Cleared:
-        """Take a project back, clear what it was owed of it, and abort the calls of it (R45)."""
+        """Take a project back, or one capability in it; clear what it was owed by that, and abort such calls (R45)."""
         installed = await self._extensions.find(name)
         cleared = await self._extensions.revoke(name, project, capability)
-        self._worker.abort(installed.key, "revoked", project)
+        types = [LOG_TYPE_OF[event] for event, needed in CAPABILITY_OF.items() if capability in (None, needed)]
+        self._worker.abort(installed.key, "revoked", project, types)
         return cleared
 
     # -- what there is ------------------------------------------------------------------------------------------
@@ -156,11 +169,30 @@ class RunningExtensions:
         self._active[installed.key] = loaded
         self._worker.serve(installed.key, installed.name, loaded.handlers)
 
-    async def _deactivate(self, installed: InstalledExtension, reason: str) -> None:
-        await self._worker.withdraw(installed.key, reason)
+    async def _deactivate(self, installed: InstalledExtension, reason: str, grace_s: float = STOP_GRACE_S) -> None:
+        self.failed.pop(installed.name, None)
+        await self._worker.withdraw(installed.key, reason, grace_s)
         loaded = self._active.pop(installed.key, None)
         if loaded is not None:
             await loaded.deactivate()
+
+
+def _say_what_is_not_granted(installed: InstalledExtension, projects: Sequence[str]) -> None:
+    """A queue that stays empty for want of a grant looks as if nothing happened."""
+    granted = {grant.project for grant in installed.grants}
+    refused = sorted(set(projects) - granted)
+    if refused:
+        logger.warning(
+            'extension "%s" is not granted %s: grants count when it is first installed; afterwards an operator does '
+            "it, with `eventlog extensions grant`",
+            installed.name, ", ".join(refused),
+        )  # fmt: skip
+    elif not granted and installed.asks:
+        logger.warning(
+            'extension "%s" is granted no project, so nothing is delivered to it: pass grants={"%s": [...]}, or use '
+            "`eventlog extensions grant`",
+            installed.name, installed.name,
+        )  # fmt: skip
 
 
 def extension_folders(agent_folder: Path) -> list[Path]:
@@ -171,7 +203,8 @@ def extension_folders(agent_folder: Path) -> list[Path]:
     return sorted(folder for folder in root.iterdir() if (folder / MANIFEST_NAME).is_file())
 
 
-def _read(folder: Path) -> tuple[Installation, Manifest]:
+def read_folder(folder: Path) -> tuple[Installation, Manifest]:
+    """What stands in an extension's folder, and what the file keeps of it; raises ManifestError."""
     folder = folder.absolute()
     manifest = load_manifest(folder)
     handlers: Mapping[str, str] = {LOG_TYPE_OF[DurableEventType(hook.event)]: hook.handler for hook in manifest.hooks}

@@ -17,7 +17,7 @@ from eventlog.durable.extension import BoundCallback
 from eventlog.durable.loading import describe
 from eventlog.durable.policy import DeliveryPolicy, judge
 from eventlog.durable.threads import Threads
-from eventlog.errors import LogClosed, shown
+from eventlog.errors import LogClosed, escaped, shown
 from eventlog.events import Event
 from eventlog.log import EventLog
 from eventlog.store.attempts import Attempt, CutShort, Ended, Failed, Want
@@ -28,6 +28,7 @@ STUCK_AFTER_S = 5.0  # how long a call that was cut short may take to clean up b
 STOP_GRACE_S = 5.0
 CANCEL_GRACE_S = 1.0
 PAUSE_AFTER_FAULT_S = 1.0
+EVERY_TYPE = tuple(LOG_TYPE_OF.values())
 
 logger = logging.getLogger("eventlog.durable")
 
@@ -74,7 +75,7 @@ class Worker:
         self._time_limits: dict[Call, float] = {}  # in their order, because each call has the same time
         self._reports: dict[Call, float] = {}  # when a call that was cut short is reported, in order too
         self._one_turn = asyncio.Lock()
-        self._has_orphans = False  # a commit may have begun attempts that have no call
+        self._has_orphans = False  # the file may hold attempts of ours that have no call
         self._next_at_us: int | None = None
         self._woken = asyncio.Event()
         self._quiet = asyncio.Event()
@@ -87,18 +88,24 @@ class Worker:
     def serve(self, extension: int, name: str, handlers: Mapping[str, BoundCallback]) -> None:
         """Call an extension's handlers from now on; `handlers` maps durable types and is looked at in every turn."""
         self._served[extension] = Served(name, handlers)
+        self._has_orphans = True  # of a worker before this one, whose last commit failed
         self.wake()
 
     async def withdraw(self, extension: int, reason: str, grace_s: float = STOP_GRACE_S) -> None:
-        """Serve an extension no more: its calls get the signal, `grace_s` to return in, and are then cancelled."""
+        """Serve an extension no more: its calls get the signal, `grace_s` to return in, and are then cancelled.
+
+        What was cleared needs no grace: a return of it would settle nothing.
+        """
         self._served.pop(extension, None)
-        await self._end_calls([call for call in self._calls if call.attempt.extension == extension], reason, grace_s)
+        calls = [call for call in self._calls if call.attempt.extension == extension and not call.is_settled]
+        await self._end_calls(calls, reason, grace_s)
         self.wake()
 
-    def abort(self, extension: int, reason: str, project: str | None = None) -> None:
-        """Cut short the running calls of an extension, or of one project of it, whose deliveries were cleared."""
+    def abort(self, extension: int, reason: str, project: str | None = None, types: Sequence[str] = EVERY_TYPE) -> None:
+        """Cut short the calls of an extension, or of one project and certain types of it, that were cleared."""
         for call in tuple(self._calls):
-            if call.attempt.extension == extension and project in (None, call.attempt.project):
+            attempt = call.attempt
+            if attempt.extension == extension and project in (None, attempt.project) and attempt.type in types:
                 call.cut(reason)
 
     async def start(self) -> TakenUp:
@@ -176,13 +183,13 @@ class Worker:
         async with self._one_turn:
             self._end_overdue()
             ended, self._ended = self._ended, []
+            held, self._has_orphans = self._held(), False
             try:
-                turn = await self._deliveries.turn(ended, self._wants(), self._limits, self._held())
+                turn = await self._deliveries.turn(ended, self._wants(), self._limits, held)
             except BaseException:
                 self._ended[:0] = ended
                 self._has_orphans = True
                 raise
-            self._has_orphans = False
             self._next_at_us = turn.next_at_us
             for extension in turn.at_ease:
                 if (served := self._served.get(extension)) is not None:
@@ -274,7 +281,15 @@ class Worker:
 
     def _judged(self, attempt: Attempt, error: BaseException | None) -> Ended:
         verdict = judge(attempt.round_number, error, self._policy, self._random)
+        if error is not None:
+            self._say_that_it_failed(attempt, error)
         return came_to(attempt, error, verdict, self._clock.now_us())
+
+    def _say_that_it_failed(self, attempt: Attempt, error: BaseException) -> None:
+        """In a line; the traceback is kept with the attempt, for whoever looks at the delivery."""
+        served = self._served.get(attempt.extension)
+        name, why = attempt.extension if served is None else served.name, escaped(describe(error))
+        logger.warning('extension "%s" call %d for position %d failed: %s', name, attempt.number, attempt.position, why)
 
     def _start_time(self, call: Call) -> None:
         self._time_limits[call] = self._clock.monotonic_s() + self._policy.timeout_s
@@ -297,9 +312,10 @@ class Worker:
         """Signal, wait, cancel, wait. It is real time that is waited: a clock that stands still must not keep us."""
         for call in calls:
             call.abort(reason)
-        await _ended_within(calls, grace_s)
+        if grace_s:
+            await _ended_within(calls, grace_s)
         for call in calls:
-            call.cancel()
+            call.cut(reason)
         await _ended_within(calls, CANCEL_GRACE_S)
         for call in calls:
             if call in self._calls and not call.is_settled:

@@ -1,4 +1,4 @@
-"""What handlers, channels and the server's tools share: durable places, measurements and the server's own clients."""
+"""What handlers, channels and the server's tools share: durable places, meters, reminders and the server's clients."""
 
 from __future__ import annotations
 
@@ -11,13 +11,25 @@ import msgspec
 from eventlog.errors import InvalidName
 from eventlog.host.artifacts import Artifacts
 from eventlog.host.otel import Measurement, Meter, Otel
-from eventlog.host.protocols import Append, Files, FileScope, KeyValue
+from eventlog.host.protocols import Append, Files, FileScope, KeyValue, Reminder, Reminders
 
-__all__ = ["Append", "Artifacts", "FileScope", "Files", "Host", "KeyValue", "Measurement", "Meter", "Otel"]
+__all__ = [
+    "Append",
+    "Artifacts",
+    "FileScope",
+    "Files",
+    "Host",
+    "KeyValue",
+    "Measurement",
+    "Meter",
+    "Otel",
+    "Reminder",
+    "Reminders",
+]
 
 
 class Host(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """The host of one session: durable places, measurements, and what the server passes.
+    """The host of one session: durable places, measurements, reminders, and what the server passes.
 
     Each of `services` is reached by its name, as `host.github`, and is the very object that was passed (R113).
     Raises InvalidName for a service whose name is taken, or cannot be written after a dot.
@@ -26,6 +38,7 @@ class Host(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     kv: KeyValue
     files: Files
     otel: Otel
+    reminders: Reminders
     services: Mapping[str, Any] = {}
 
     def __post_init__(self) -> None:
@@ -44,7 +57,7 @@ class Host(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         return sorted({*super().__dir__(), *self.services})
 
 
-_OWN_NAMES = frozenset({*Host.__struct_fields__, "reminders"})
+_OWN_NAMES = frozenset(Host.__struct_fields__)
 
 
 def _check_service(name: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from threading import Lock
-from typing import Any, Literal, TypeAlias, overload
+from typing import Any, Literal, Protocol, TypeAlias, overload
 
 import msgspec
 
@@ -24,7 +24,7 @@ MAX_TAGS = 32
 """Tags of one measurement."""
 MAX_NAME_CHARACTERS = 256
 
-_Kind: TypeAlias = Literal["counter", "histogram"]
+Kind: TypeAlias = Literal["counter", "histogram"]
 _Series: TypeAlias = tuple[str | None, tuple[tuple[str, type, TagValue], ...]]  # the type, because 1 == 1.0 == True
 _REST: _Series = (None, ())
 
@@ -59,22 +59,38 @@ class Measurement(msgspec.Struct, frozen=True):
     amount: Amount | None = None
 
 
+class Export(Protocol):
+    """Where measurements go beside the meter; called from any thread, with what the meter has accepted."""
+
+    def measure(self, kind: Kind, name: str, value: int | float, agent: str, session_id: str, tags: Tags) -> None: ...
+
+    def tag(self, name: str, value: TagValue) -> None: ...
+
+
 class Meter:
     """Everything that the handlers of one agent measured since the start; safe to use from any thread."""
 
-    def __init__(self, agent: str, *, max_instruments: int = MAX_INSTRUMENTS, max_series: int = MAX_SERIES) -> None:
+    def __init__(
+        self,
+        agent: str,
+        *,
+        max_instruments: int = MAX_INSTRUMENTS,
+        max_series: int = MAX_SERIES,
+        export: Export | None = None,
+    ) -> None:
         self.agent = agent
+        self._export = export
         self._max_instruments = max_instruments
         self._max_series = max_series
         self._lock = Lock()
-        self._instruments: dict[tuple[_Kind, str], dict[_Series, Amount]] = {}
+        self._instruments: dict[tuple[Kind, str], dict[_Series, Amount]] = {}
         self._tags: dict[tuple[str, str], TagValue] = {}
 
     def of(self, session_id: str) -> Otel:
         """What a handler is given: this meter, attributing to that session."""
         return Otel(self, session_id)
 
-    def measure(self, kind: _Kind, name: str, value: int | float, session_id: str, tags: Tags | None) -> None:
+    def measure(self, kind: Kind, name: str, value: int | float, session_id: str, tags: Tags | None) -> None:
         """Add one measurement.
 
         Raises InvalidName for a bad name or tag, LimitExceeded for more names or tags than a meter keeps.
@@ -91,6 +107,8 @@ class Meter:
             amounts[series] = measured
             if len(amounts) > self._max_series:
                 _fold_the_longest_unused(amounts)
+        if self._export is not None:
+            self._export.measure(kind, name, value, self.agent, session_id, tags or {})
 
     def tag(self, name: str, value: TagValue, session_id: str) -> None:
         """Say something of a session; the last value of a name stands. Raises InvalidName."""
@@ -100,13 +118,15 @@ class Meter:
             self._tags[session_id, name] = value
             if len(self._tags) > MAX_SESSION_TAGS:
                 del self._tags[next(iter(self._tags))]
+        if self._export is not None:
+            self._export.tag(name, value)
 
     def measurements(self) -> list[Measurement]:
         """Return all of it as it is now, a copy."""
         with self._lock:
             return [*self._measured(), *self._tagged()]
 
-    def _new_instrument(self, kind: _Kind, name: str) -> dict[_Series, Amount]:
+    def _new_instrument(self, kind: Kind, name: str) -> dict[_Series, Amount]:
         _check_name(kind, name)
         if len(self._instruments) >= self._max_instruments:
             raise LimitExceeded("names of counters and histograms", self._max_instruments, len(self._instruments) + 1)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, Literal, Protocol, TypeAlias
+
+import msgspec
 
 from eventlog.events import Event
 
@@ -42,3 +45,21 @@ class Files(Protocol):
     async def delete(self, path: str, *, scope: FileScope = ...) -> Any: ...
 
     async def list(self, prefix: str = ..., *, scope: FileScope = ...) -> list[str]: ...
+
+
+class Reminder(msgspec.Struct, frozen=True):
+    """What a session is to be reminded of, and when; `at` is an aware datetime in UTC."""
+
+    id: str
+    text: str
+    at: datetime
+
+
+class Reminders(Protocol):
+    """What one session is to be reminded of (R114)."""
+
+    async def create(self, text: str, *, at: datetime | None = ..., after_s: float | None = ...) -> Reminder: ...
+
+    async def list(self) -> list[Reminder]: ...
+
+    async def cancel(self, id: str) -> Any: ...

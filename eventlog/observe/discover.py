@@ -1,28 +1,40 @@
-"""Finds and loads the hooks of an agent folder, and reports everything that is wrong with them in one run."""
+"""Finds and loads the hooks and experiments of an agent folder, and reports all that is wrong with them in one run."""
 
 from __future__ import annotations
 
 import os
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from eventlog.errors import DiscoveryError, EventLogError, Finding, InvalidName
 from eventlog.events import check_id
+from eventlog.observe.ab import ARM, ARMS, EXPERIMENT, AbDefinition
 from eventlog.observe.files import entries, hook_files, is_folder, is_refused
 from eventlog.observe.handlers import EVENT_KEY, HANDLER, nearest
 from eventlog.observe.hook import DisabledHook, HookDefinition, check_hook_name
 from eventlog.observe.modules import Package, told
 
+T = TypeVar("T")
+
 EXPORTS = ("hook", "default")
 """The attributes of a module that may hold its hook."""
 
-_CODE_OF_BAD_MAP = {EVENT_KEY: "hook-event-unknown", HANDLER: "hook-handler-invalid"}
+AB_EXPORTS = ("ab", "default")
+"""The same of an experiment."""
+
+_CODE_OF_BAD_DEFINITION = {
+    EVENT_KEY: "hook-event-unknown",
+    HANDLER: "hook-handler-invalid",
+    EXPERIMENT: "ab-name-invalid",
+    ARMS: "ab-arms-invalid",
+    ARM: "ab-arms-invalid",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +48,14 @@ class LoadedHook:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadedExperiment:
+    """An experiment that is to be run."""
+
+    definition: AbDefinition
+    source: Path
+
+
+@dataclass(frozen=True, slots=True)
 class Discovered:
     """An agent folder as it was found: `hooks` in dispatch order, `findings` of all that is wrong (R75).
 
@@ -46,6 +66,7 @@ class Discovered:
     agent_module: ModuleType | None
     hooks: tuple[LoadedHook, ...]
     findings: tuple[Finding, ...]
+    experiments: tuple[LoadedExperiment, ...] = ()
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -62,8 +83,9 @@ def discover(agent_dir: Path, *, packaged: Mapping[str, Path] = MappingProxyType
     """Load what is in `agent_dir / "agent"`; never raises for what is in there.
 
     `agent/agent.py` comes first, so that its `define_event` calls count; then the agent's hooks in the order of their
-    names, then those of extensions by namespace (R122). `packaged` has the folders of extensions that were installed
-    from elsewhere, by namespace. What the files print while they are imported goes to stderr.
+    names, then those of extensions by namespace (R122); experiments last (R139). `packaged` has the folders of
+    extensions that were installed from elsewhere, by namespace. What the files print while they are imported goes to
+    stderr.
     """
     with redirect_stdout(sys.stderr):
         return _Discovery(agent_dir.resolve(), packaged).run()
@@ -105,7 +127,8 @@ class _Discovery:
         hooks = [hook for file in files if (hook := self._hook(file)) is not None]
         self._warn_of_missing_targets(files)
         hooks.sort(key=lambda hook: (hook.extension or "", hook.name))
-        return Discovered(agent, module, tuple(hooks), tuple(self._findings))
+        experiments = tuple(self._experiments(package))
+        return Discovered(agent, module, tuple(hooks), tuple(self._findings), experiments)
 
     # ---------------------------------------------------------------------------------------- the agent
 
@@ -185,11 +208,12 @@ class _Discovery:
         module = self._module(file.package, file.path, "hook-import-failed")
         if module is None:
             return None
-        exported = {name: vars(module)[name] for name in EXPORTS if name in vars(module)}
-        hooks = {id(value): value for value in exported.values() if isinstance(value, HookDefinition | DisabledHook)}
+        exported = _exported(module, EXPORTS)
+        hooks = _distinct(value for value in exported.values() if isinstance(value, HookDefinition | DisabledHook))
         if len(hooks) == 1:
-            return next(iter(hooks.values()))
-        self._error("hook-export-invalid", file.path, _what_is_exported(exported, len(hooks)))
+            return hooks[0]
+        example = "{name} = define_hook(events={{...}})"
+        self._error("hook-export-invalid", file.path, _what_is_exported(exported, len(hooks), "hook", example))
         return None
 
     def _warn_of_missing_targets(self, files: list[_File]) -> None:
@@ -201,6 +225,35 @@ class _Discovery:
                 hint = f'the nearest is "{near}"' if near else "no extension has hooks"
                 self._find("warning", "hook-disable-missing", remover.path, f'no hook "{name}" is mounted; {hint}')
 
+    # ---------------------------------------------------------------------------------------- the experiments
+
+    def _experiments(self, package: Package) -> Iterator[LoadedExperiment]:
+        """Those of `agent/ab.py`, then those of `agent/ab/`."""
+        alone = self._root / "ab.py"
+        paths = [path for _, path in hook_files(self._root / "ab", package.root, self._error)]
+        taken: dict[str, Path] = {}
+        for path in [alone, *paths] if self._is_there(alone) else paths:
+            definition = self._experiment(package, path)
+            if definition is None:
+                continue
+            other = taken.setdefault(definition.name, path)
+            if other is path:
+                yield LoadedExperiment(definition, path)
+            else:
+                self._error("ab-name-clash", path, f'{self._shown(other)} has "{definition.name}" too: rename one')
+
+    def _experiment(self, package: Package, path: Path) -> AbDefinition | None:
+        module = self._module(package, path, "ab-import-failed")
+        if module is None:
+            return None
+        exported = _exported(module, AB_EXPORTS)
+        found = _distinct(value for value in exported.values() if isinstance(value, AbDefinition))
+        if len(found) == 1:
+            return found[0]
+        example = '{name} = define_ab("tone", arms={{"short": 1, "long": 1}})'
+        self._error("ab-export-invalid", path, _what_is_exported(exported, len(found), "ab", example))
+        return None
+
     # ---------------------------------------------------------------------------------------- and what goes wrong
 
     def _module(self, package: Package, path: Path, code: str) -> ModuleType | None:
@@ -210,7 +263,7 @@ class _Discovery:
             raise
         except BaseException as error:  # SystemExit and the like too: the others still load
             about = error.what if isinstance(error, InvalidName) else ""
-            self._error(_CODE_OF_BAD_MAP.get(about, code), path, told(error, package.root))
+            self._error(_CODE_OF_BAD_DEFINITION.get(about, code), path, told(error, package.root))
             return None
 
     def _error(self, code: str, path: Path, message: str) -> None:
@@ -225,10 +278,18 @@ class _Discovery:
         return os.fsencode(inside.as_posix()).decode("utf-8", "backslashreplace")
 
 
-def _what_is_exported(exported: Mapping[str, Any], hooks: int) -> str:
-    if hooks > 1:
-        return 'both "hook" and "default" are hooks: keep one of them'
+def _exported(module: ModuleType, names: Iterable[str]) -> dict[str, Any]:
+    return {name: vars(module)[name] for name in names if name in vars(module)}
+
+
+def _distinct(values: Iterable[T]) -> list[T]:
+    return list({id(value): value for value in values}.values())
+
+
+def _what_is_exported(exported: Mapping[str, Any], count: int, wanted: str, example: str) -> str:
+    if count > 1:
+        return f'both "{wanted}" and "default" are defined: keep one of them'
     if not exported:
-        return "it has no hook: write `hook = define_hook(events={...})`"
+        return f"it has no {wanted}: write `{example.format(name=wanted)}`"
     name, value = next(iter(exported.items()))
-    return f'"{name}" is of type {type(value).__name__}: write `{name} = define_hook(events={{...}})`'
+    return f'"{name}" is of type {type(value).__name__}: write `{example.format(name=name)}`'

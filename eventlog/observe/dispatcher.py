@@ -93,6 +93,11 @@ class Dispatcher:
         """A row for each hook, in the order in which they are called."""
         return self._roster.rows(self._inbox.seen - self._finished)
 
+    @property
+    def gaps_found(self) -> int:
+        """How many gaps earlier owners left, as was found when hooks joined."""
+        return self._roster.gaps_found
+
     # -- from start to stop -------------------------------------------------------------------------------------
 
     async def start(self) -> None:
@@ -109,13 +114,13 @@ class Dispatcher:
             raise
         self._spawn(self._keep())
 
-    async def stop(self) -> None:
+    async def stop(self, drain_s: float | None = None) -> None:
         """Show what waits, for at most `drain_s`; what then is left becomes exact gaps. Again: nothing."""
         unsubscribe, self._unsubscribe = self._unsubscribe, None
         if unsubscribe is None:
             return
         try:
-            await self.settled(self._limits.drain_s)
+            await self.settled(self._limits.drain_s if drain_s is None else drain_s)
         finally:
             unsubscribe()
             await self._cut_off()

@@ -7,6 +7,7 @@ from collections import deque
 from typing import Any
 
 from eventlog.clock import Clock
+from eventlog.errors import escaped
 from eventlog.events import Event
 from eventlog.observe.routes import Subscriber
 from eventlog.store.cursors import KEPT_ERRORS, Thrown
@@ -26,7 +27,7 @@ class Failures:
     def note(self, subscriber: Subscriber, event: Event[Any], error: BaseException) -> None:
         """Log an error in the form that operators search for, and keep it (R58, R155)."""
         subscriber.errors += 1
-        message = f'{subscriber.kind} "{subscriber.name}" handler for {event.type} threw: {rendered(error)}'
+        message = threw(subscriber.kind, subscriber.name, event, error)
         log.error("%s", message, exc_info=error)
         name = subscriber.name if subscriber.kind == "hook" else f"{subscriber.kind}:{subscriber.name}"
         self._thrown.append(Thrown(name, event.position, message, self._clock.now_us()))
@@ -44,6 +45,11 @@ class Failures:
         )
 
 
+def threw(kind: str, name: str, event: Event[Any], error: BaseException) -> str:
+    """The form that operators search for (R155)."""
+    return f'{kind} "{name}" handler for {event.type} threw: {rendered(error)}'
+
+
 def rendered(error: BaseException) -> str:
     """The type of an error and its text, whatever that text does; as something that can be stored."""
     kind = type(error).__name__
@@ -52,4 +58,4 @@ def rendered(error: BaseException) -> str:
     except BaseException as worse:  # it is the handler's own class, so its text may raise anything
         text = f"<its text cannot be rendered: {type(worse).__name__}>"
     shown = f"{kind}: {text}" if text else kind
-    return shown[:MAX_CHARACTERS].encode(errors="backslashreplace").decode()
+    return escaped(shown[:MAX_CHARACTERS])

@@ -120,7 +120,7 @@ class Inbox:
             try:
                 await self._feed_once()
             except (LogClosed, ForkedProcess):
-                return
+                self._holds += 1  # for good
             except Exception as error:  # a full disk, say: hooks wait for the log to be usable again
                 log.warning("observe hooks wait, and it is tried again in %g s: %s", RETRY_S, error)
                 await self._clock.sleep(RETRY_S)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -16,7 +16,7 @@ from eventlog.observe.lanes import Lane
 from eventlog.observe.relay import as_async
 from eventlog.observe.routes import ContextMaker, Routes, Subscriber
 from eventlog.observe.threads import PlainThreads
-from eventlog.store.cursors import Counted, Cursors, HookToJoin, JoinedHook, SessionGap
+from eventlog.store.cursors import Counted, Cursors, Finished, HookToJoin, JoinedHook, SessionGap
 
 log = logging.getLogger("eventlog.observe")
 
@@ -51,6 +51,8 @@ class Roster:
         self.routes = Routes(agent)
         self.newcomers: list[Subscriber] = []
         """Hooks that have not joined yet."""
+        self.gaps_found = 0
+        """Gaps that were written when hooks joined."""
         self._cursors = cursors
         self._threads = threads
         self._failures = failures
@@ -117,6 +119,7 @@ class Roster:
                 older.start = max(older.start, place)
         for hook, row in zip(newcomers, joined, strict=True):
             _admit(hook, row)
+            self.gaps_found += row.gap is not None
         self.routes.hooks += newcomers
         self.routes.rebuild()
         return begin_again if begin_again < head else None
@@ -129,17 +132,18 @@ class Roster:
             for hook in hooks
             if (hook.calls, hook.errors) != (hook.calls_saved, hook.errors_saved)
         ]
-        moved = [hook for hook in hooks if hook.cursor < finished]
+        moved = [hook for hook in hooks if hook.cursor < max(finished, hook.start)]
+        places = self._finished(moved, finished)
         thrown = self._failures.take()
         if not moved and not counted and not thrown:
             return
         try:
-            await self._cursors.advance([hook.row for hook in moved], finished, counted, thrown)
+            await self._cursors.advance(places, counted, thrown)
         except BaseException:
             self._failures.give_back(thrown)
             raise
-        for hook in moved:
-            hook.cursor = max(hook.cursor, finished)
+        for hook, place in zip(moved, places, strict=True):
+            hook.cursor = max(hook.cursor, place.position)
         by_row = {hook.row: hook for hook in hooks}
         for each in counted:
             by_row[each.hook].calls_saved += each.calls
@@ -154,9 +158,14 @@ class Roster:
             for hook in hooks
             if (gap := lane.owed(hook)) is not None
         ]
-        await self._cursors.leave([hook.row for hook in hooks], place, seen, cut)
+        await self._cursors.leave(self._finished(hooks, place), seen, cut)
         if cut or place < seen:
             log.warning("observe hooks were stopped before they had seen everything; what is left is in their gaps")
+
+    @staticmethod
+    def _finished(hooks: Iterable[Subscriber], place: int) -> list[Finished]:
+        """Everybody has finished up to `place`, and none is owed what lies before its own start."""
+        return [Finished(hook.row, max(place, hook.start)) for hook in hooks]
 
 
 def _admit(hook: Subscriber, row: JoinedHook) -> None:

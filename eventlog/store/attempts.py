@@ -226,6 +226,10 @@ _TAKE_UP = """
     WHERE state = 'delivering' AND substr(request_id, 1, length(:owner)) <> :owner
     RETURNING extension, position, state
 """
+_OF_A_CLOCK_AHEAD = """
+    UPDATE delivery SET due_at = :now
+    WHERE state <> 'dead' AND state = 'pending' AND recorded_at > :now AND due_at > :now
+"""
 _GIVE_BACK = """
     UPDATE delivery SET state = 'pending', request_id = NULL, due_at = :now, spent = spent + 1
     WHERE state = 'delivering' AND extension IN (SELECT value FROM json_each(:extensions))
@@ -241,8 +245,12 @@ _NEXT_EXPIRY = "SELECT min(recorded_at) FROM delivery WHERE state <> 'dead' AND 
 
 
 def take_up(connection: sqlite3.Connection, owner: str, attempts: int, now_us: int) -> tuple[int, list[DeliveryKey]]:
-    """End the attempts of dead owners as `crashed`: how many are due again at once, and which are dead letters now."""
+    """End the attempts of dead owners as `crashed`: how many are due again at once, and which are dead letters now.
+
+    What was recorded while the wall clock was ahead is due too: a negative age counts as 0.
+    """
     parameters = {"owner": owner, "attempts": attempts, "now": now_us, "error": CUT_SHORT_BY_DEATH}
+    connection.execute(_OF_A_CLOCK_AHEAD, parameters)
     connection.execute(_CRASHED, parameters)
     rows = connection.execute(_TAKE_UP, parameters).fetchall()
     dead = [(extension, position) for extension, position, state in rows if state == "dead"]

@@ -70,7 +70,7 @@ async def check(store: Store, *, full: bool, progress: Progress | None) -> Repor
             break
     _find_missing(state, report, end + 1)
     report.sessions = len(state.next_index)
-    await store.read(_check_index, report, full)
+    await store.read_aside(_check_index, report, full)
     if proven is not None and end < proven:
         report.head = (proven, end)
     return report
@@ -149,6 +149,9 @@ def _check_index(connection: sqlite3.Connection, report: Report, full: bool) -> 
     ).fetchone()
     if indexed != absorbed:
         report.faults.append(f"the session index has {indexed} entries for {absorbed} events")
+    (beyond,) = connection.execute("SELECT position FROM absorbed").fetchone()
+    if beyond > last_position(connection):
+        report.faults.append(f"the session index claims events up to position {beyond}, which is behind the end")
     pragma = "integrity_check" if full else "quick_check"
     for (line,) in connection.execute(f"PRAGMA {pragma}(20)").fetchall():
         if line != "ok":

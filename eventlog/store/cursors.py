@@ -77,6 +77,14 @@ class Thrown:
 
 
 @dataclass(frozen=True, slots=True)
+class Finished:
+    """A hook has finished everything up to a position, or was not owed it."""
+
+    hook: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
 class Counted:
     """Calls and errors of a hook since they were last written."""
 
@@ -104,18 +112,16 @@ class Cursors:
         """Commit that these hooks may be shown everything up to a position, and nothing of it ever again."""
         await self._store.write(_claim, hooks, upto)
 
-    async def advance(
-        self, hooks: Sequence[int], finished: int, counted: Sequence[Counted], thrown: Sequence[Thrown]
-    ) -> None:
-        """Write down how far the hooks are, what was counted and what was thrown since the last time."""
-        await self._store.write(_advance, self._agent, hooks, finished, counted, thrown)
+    async def advance(self, finished: Sequence[Finished], counted: Sequence[Counted], thrown: Sequence[Thrown]) -> None:
+        """Write down how far hooks are, what was counted and what was thrown since the last time."""
+        await self._store.write(_advance, self._agent, finished, counted, thrown)
 
-    async def leave(self, hooks: Sequence[int], finished: int, seen: int, cut: Sequence[SessionGap]) -> None:
-        """At an orderly stop: everything up to `finished` was finished or is in `cut`.
+    async def leave(self, finished: Sequence[Finished], seen: int, cut: Sequence[SessionGap]) -> None:
+        """At an orderly stop: what hooks have not finished, and is not in `cut`, up to the last event `seen`.
 
-        The rest, up to the last event `seen`, is a gap of the "skip" hooks; the others resume there.
+        It becomes a gap of the "skip" hooks; the others resume there.
         """
-        await self._store.write(_leave, self._agent, hooks, finished, seen, cut, self._store.clock.now_us())
+        await self._store.write(_leave, self._agent, finished, seen, cut, self._store.clock.now_us())
 
     async def page(self, after: int, limit: int) -> list[Event[Any]]:
         """Up to `limit` events behind a position that were recorded here: imported ones are left out.
@@ -272,14 +278,13 @@ def _claim(connection: sqlite3.Connection, hooks: Sequence[int], upto: int) -> N
 def _advance(
     connection: sqlite3.Connection,
     agent: str,
-    hooks: Sequence[int],
-    finished: int,
+    finished: Sequence[Finished],
     counted: Sequence[Counted],
     thrown: Sequence[Thrown],
 ) -> None:
     connection.executemany(
         "UPDATE hook SET cursor = min(?, coalesce(claimed, ?)) WHERE hook = ? AND cursor < ?",
-        [(finished, finished, hook, finished) for hook in hooks],
+        [(each.position, each.position, each.hook, each.position) for each in finished],
     )
     connection.executemany(
         "UPDATE hook SET calls = calls + ?, errors = errors + ? WHERE hook = ?",
@@ -298,26 +303,24 @@ def _advance(
 def _leave(
     connection: sqlite3.Connection,
     agent: str,
-    hooks: Sequence[int],
-    finished: int,
+    finished: Sequence[Finished],
     seen: int,
     cut: Sequence[SessionGap],
     now_us: int,
 ) -> None:
-    for each in cut:
-        _insert_gap(connection, each.hook, each.session_id, each.gap, now_us)
+    for gap_of_session in cut:
+        _insert_gap(connection, gap_of_session.hook, gap_of_session.session_id, gap_of_session.gap, now_us)
     counts = Counts(connection, agent)
-    for hook in hooks:
-        row = connection.execute(
-            "SELECT cursor, events, claimed IS NOT NULL FROM hook WHERE hook = ?", (hook,)
+    for each in finished:
+        cursor, events, resumes = connection.execute(
+            "SELECT max(cursor, ?), events, claimed IS NOT NULL FROM hook WHERE hook = ?", (each.position, each.hook)
         ).fetchone()
-        cursor, events, resumes = max(row[0], finished), msgspec.json.decode(row[1]), bool(row[2])
         end = cursor if resumes else max(cursor, seen)
-        gap = counts.gap(cursor, end, events)
+        gap = counts.gap(cursor, end, msgspec.json.decode(events))
         if gap is not None:
-            _insert_gap(connection, hook, None, gap, now_us)
+            _insert_gap(connection, each.hook, None, gap, now_us)
         connection.execute(
-            "UPDATE hook SET cursor = ?, claimed = iif(claimed IS NULL, NULL, ?) WHERE hook = ?", (end, end, hook)
+            "UPDATE hook SET cursor = ?, claimed = iif(claimed IS NULL, NULL, ?) WHERE hook = ?", (end, end, each.hook)
         )
 
 

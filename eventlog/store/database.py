@@ -2,7 +2,8 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Concatenate, NamedTuple, ParamSpec, Self, TypeVar
 from urllib.parse import quote
@@ -94,6 +95,16 @@ class Database(aiosqlite.Connection):
             raise ours from error
         return self
 
+    async def close(self) -> None:
+        """Close when all units have run, and end the thread; a cancellation comes only after that."""
+        if self._connection is None or not self._running:
+            return
+        closed: Outcome[None] = Outcome(loop=asyncio.get_running_loop())
+        stopped = self.stop()
+        assert stopped is not None, "there is a running loop"
+        stopped.add_done_callback(lambda _: closed.set_result(None))
+        await closed
+
     def post(self, unit: Callable[[sqlite3.Connection], None]) -> None:
         """Run a unit on the thread and tell nobody; the unit itself must not raise."""
         self._tx.put_nowait((None, lambda: unit(self._conn)))
@@ -147,15 +158,21 @@ def in_transaction(
     **kwargs: P.kwargs,
 ) -> T:
     """Run a unit between BEGIN IMMEDIATE and COMMIT, rolled back on every error path."""
-    connection.execute("BEGIN IMMEDIATE")
+    with transaction(connection, "BEGIN IMMEDIATE"):
+        return unit(connection, *args, **kwargs)
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection, begin: str) -> Iterator[None]:
+    """A transaction that is committed at the end, and rolled back on every error path."""
+    connection.execute(begin)
     try:
-        result = unit(connection, *args, **kwargs)
+        yield
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
-    return result
 
 
 def in_snapshot(

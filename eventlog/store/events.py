@@ -7,10 +7,11 @@ but for `Head`, whose fields the loop may read.
 import asyncio
 import sqlite3
 import weakref
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -19,7 +20,6 @@ from eventlog.clock import Clock
 from eventlog.encoding import Encoded, encode_json
 from eventlog.errors import (
     BrokenInvariant,
-    EventLogError,
     IndexConflict,
     KeyConflict,
     SessionExists,
@@ -32,8 +32,9 @@ FIRST_OWN_TYPE = 1000
 MAX_OWN_TYPES = 10_000
 EVENT_OVERHEAD_BYTES = 100  # what an event counts for in the queue beside its data
 MAX_SESSION_TYPE = 6  # types up to this key move the session's own state
-COLUMNS = "position, at, session, idx, type, turn_id, data, key, checksum"
-WIDTH = 7  # parameters of a row; position and time are the group's own
+COLUMNS = "position, at, checksum, session, idx, type, data, turn_id, key"
+WIDTH = 6  # values of a row; position, time and checksum are the group's own
+CHECKSUM_BYTES = 16
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 ROWS_PER_STATEMENT = 128  # each number of rows up to this has a prepared statement of its own
@@ -86,41 +87,20 @@ class Head:
         return list(enumerate(tail.positions[:], tail.first))
 
 
-class Append:
+class Append(msgspec.Struct, eq=False):
     """One call of append: its events before, and what became of them after."""
 
-    __slots__ = (
-        "can_be_refused",
-        "error",
-        "events",
-        "expected_index",
-        "head",
-        "items",
-        "outcome",
-        "size_bytes",
-        "start",
-    )
-
-    def __init__(
-        self,
-        head: Head,
-        items: list[Encoded],
-        outcome: Outcome[list[Event[Any]]],
-        expected_index: int | None = None,
-        start: SessionInfo | None = None,
-    ) -> None:
-        self.head = head
-        self.items = items
-        self.outcome = outcome
-        self.expected_index = expected_index
-        self.start = start
-        self.can_be_refused = expected_index is not None or head.key is None or items[0].key is not None
-        self.events: list[Event[Any]] = []
-        self.error: EventLogError | None = None
-        size_bytes = EVENT_OVERHEAD_BYTES * len(items)
-        for item in items:
-            size_bytes += len(item.raw)
-        self.size_bytes = size_bytes
+    head: Head
+    items: list[Encoded]
+    landed: asyncio.Future[None]
+    """Done when it is stored or refused; what came of it is in `events` or in `error`."""
+    expected_index: int | None = None
+    start: SessionInfo | None = None
+    events: list[Event[Any]] = []
+    error: BaseException | None = None
+    is_settled: bool = False
+    size_bytes: int = 0
+    """What it counts for in the queue."""
 
     def has_new_type(self, types: dict[str, int]) -> bool:
         """Whether one of its events has a type that the file does not know."""
@@ -129,8 +109,39 @@ class Append:
                 return True
         return False
 
+    @property
+    def can_be_refused(self) -> bool:
+        """Whether there is anything to look at before it is stored."""
+        return (
+            self.items[0].key is not None
+            or self.expected_index is not None
+            or self.start is not None
+            or self.head.key is None
+        )
 
-_BLAKE2B_128 = blake2b(digest_size=16)
+    def measure(self) -> int:
+        """How many events it has; notes what it counts for in the queue."""
+        rows = len(self.items)
+        size_bytes = EVENT_OVERHEAD_BYTES * rows
+        for item in self.items:
+            size_bytes += len(item.raw)
+        self.size_bytes = size_bytes
+        return rows
+
+    def settle(self) -> None:
+        """On the loop: it is stored or refused, and its caller may know."""
+        self.is_settled = True
+        if not self.landed.done():  # its caller may have been cancelled
+            self.landed.set_result(None)
+
+    async def settled(self) -> None:
+        """Return when it is stored or refused, however often the waiter is cancelled."""
+        if not self.is_settled:
+            self.landed = Outcome(loop=self.landed.get_loop())
+            await self.landed
+
+
+_BLAKE2B_128 = blake2b(digest_size=CHECKSUM_BYTES)
 
 
 def checksum(
@@ -144,34 +155,60 @@ def checksum(
 
 @cache
 def insert_statement(rows: int) -> str:
-    """One INSERT of so many rows: ?1 is the position before the first, ?2 the time of all."""
-    values = ",".join(f"(?1+{row},?2,?,?,?,?,?,?,?)" for row in range(1, rows + 1))
+    """One INSERT of so many rows. ?1 is the position before the first, ?2 the time of all, ?3 their checksums.
+
+    `sqlite3` takes ten times as long to bind None or bytes as it takes for text and integers. So the checksums are
+    one value, and "" stands for no turn and no key, which are never empty.
+    """
+    values = ",".join(
+        f"(?1+{row},?2,substr(?3,{1 + CHECKSUM_BYTES * (row - 1)},{CHECKSUM_BYTES}),?,?,?,?,nullif(?,''),nullif(?,''))"
+        for row in range(1, rows + 1)
+    )
     return f"INSERT INTO log ({COLUMNS}) VALUES {values}"
 
 
-def insert_rows(connection: sqlite3.Connection, position: int, at_us: int, parameters: list[Any]) -> None:
+def insert_rows(
+    connection: sqlite3.Connection, position: int, at_us: int, checksums: Sequence[bytes], values: list[Any]
+) -> None:
     """Insert flat rows behind a position; more than one statement's worth only inside the caller's transaction."""
-    step = ROWS_PER_STATEMENT * WIDTH
-    for start in range(0, len(parameters), step):
-        part = parameters[start : start + step]
-        rows = len(part) // WIDTH
-        connection.execute(insert_statement(rows), [position, at_us, *part])
-        position += rows
+    for first in range(0, len(checksums), ROWS_PER_STATEMENT):
+        part = checksums[first : first + ROWS_PER_STATEMENT]
+        end = first + len(part)
+        parameters = [position + first, at_us, b"".join(part), *values[first * WIDTH : end * WIDTH]]
+        connection.execute(insert_statement(len(part)), parameters)
+
+
+class Start(NamedTuple):
+    """A session that a group begins: its integer key, and its info but for the times."""
+
+    key: int
+    info: SessionInfo
 
 
 class Draft:
     """A group while it is formed: nothing of it is believed until its commit succeeded."""
 
-    __slots__ = ("known", "new_types", "next_indexes", "now_us", "parameters", "position", "repeats", "started")
+    __slots__ = (
+        "checksums",
+        "known",
+        "new_types",
+        "next_indexes",
+        "now_us",
+        "position",
+        "repeats",
+        "started",
+        "values",
+    )
 
     def __init__(self, position: int, now_us: int, known: dict[tuple[Head, str], Event[Any]]) -> None:
         self.position = position
         self.now_us = now_us
         self.known = known
-        self.parameters: list[Any] = []
+        self.checksums: list[bytes] = []
+        self.values: list[Any] = []  # of the rows, one after the other
         self.next_indexes: dict[Head, int] = {}
         self.new_types: dict[str, int] = {}
-        self.started: list[tuple[Head, SessionInfo]] = []
+        self.started: dict[Head, Start] = {}  # heads that get their key when it is committed
         self.repeats: set[Append] = set()  # of what is stored already, or earlier in this group
 
 
@@ -202,6 +239,8 @@ class Events:
     def _load_tail(self, connection: sqlite3.Connection) -> None:
         heads = [reference() for reference in self.heads.valuerefs()]
         known = {head.key: head for head in heads if head is not None and head.key is not None}
+        # Of a damaged file: beyond its end nothing is absorbed, or what is appended there could not be found.
+        connection.execute("UPDATE absorbed SET position = ?1 WHERE position > ?1", (self.position,))
         self.unabsorbed = {}
         for key, session_id, index, position, at_us, first in connection.execute(_UNABSORBED).fetchall():
             head = self.unabsorbed.get(key)
@@ -223,18 +262,13 @@ class Events:
     def commit(self, connection: sqlite3.Connection, group: list[Append]) -> list[Event[Any]]:
         """Store a group; each append then has its events or its error. What it raises is true of all of them."""
         draft = Draft(self.position, self.clock.now_us(), self._known_keys(connection, group))
-        try:
-            self._form(group, draft)
-            self._write(connection, draft)
-        except BaseException:
-            for head, _ in draft.started:
-                head.key = None
-            raise
+        self._form(group, draft)
+        self._write(connection, draft)
         return self._believe(group, draft)
 
     def _form(self, group: list[Append], draft: Draft) -> None:
         now_us, era, types = draft.now_us, self.eras.current, self.types
-        position, parameters, next_indexes = draft.position, draft.parameters, draft.next_indexes
+        position, next_indexes, checksums, values = draft.position, draft.next_indexes, draft.checksums, draft.values
         for append in group:
             head = append.head
             index = next_indexes.get(head)
@@ -242,14 +276,14 @@ class Events:
                 index = head.next_index
             if append.can_be_refused and not self._accept(append, index, draft):
                 continue
-            events = append.events
+            events, session = append.events, head.key or draft.started[head].key
             for item in append.items:
                 position += 1
                 type_, turn_id, key, raw = item.type, item.turn_id, item.key, item.raw
                 type_key = types.get(type_) or self._new_type(type_, draft)
                 text = raw.decode()
-                digest = checksum(position, head.id, index, now_us, type_, turn_id, key, text)
-                parameters += (head.key, index, type_key, turn_id, text, key, digest)
+                checksums.append(checksum(position, head.id, index, now_us, type_, turn_id, key, text))
+                values += (session, index, type_key, text, turn_id or "", key or "")
                 events.append(Event(type_, index, head.id, turn_id, now_us, position, era, raw, key, item.payload))
                 index += 1
             next_indexes[head] = index
@@ -258,20 +292,20 @@ class Events:
         draft.position = position
 
     def _write(self, connection: sqlite3.Connection, draft: Draft) -> None:
-        rows = len(draft.parameters) // WIDTH
+        rows = len(draft.checksums)
         if not rows:
             return
         if rows <= ROWS_PER_STATEMENT and not draft.started and not draft.new_types:
             # One autocommit statement: the thread waits for the interpreter once, not four times.
-            insert_rows(connection, self.position, draft.now_us, draft.parameters)
+            insert_rows(connection, self.position, draft.now_us, draft.checksums, draft.values)
             return
         connection.execute("BEGIN IMMEDIATE")
         try:
-            for head, info in draft.started:
-                insert_session(connection, head.key, info, draft.now_us)
+            for start in draft.started.values():
+                insert_session(connection, start.key, start.info, draft.now_us)
             for name, key in draft.new_types.items():
                 connection.execute("INSERT INTO event_type (type, name) VALUES (?, ?)", (key, name))
-            insert_rows(connection, self.position, draft.now_us, draft.parameters)
+            insert_rows(connection, self.position, draft.now_us, draft.checksums, draft.values)
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:
@@ -281,17 +315,16 @@ class Events:
     def _believe(self, group: list[Append], draft: Draft) -> list[Event[Any]]:
         self.position = draft.position
         self.types.update(draft.new_types)
-        if draft.started:
-            self.last_session_key += len(draft.started)
+        for head, start in draft.started.items():
+            began = as_time(draft.now_us)
+            head.info = replace(start.info, started_at=began, updated_at=began)
+            head.key = self.last_session_key = start.key
         recorded: list[Event[Any]] = []
         for append in group:
             events = append.events
             if not events or append in draft.repeats:
                 continue
-            head = append.head
-            if append.start is not None:
-                head.info = replace(append.start, started_at=events[0].at, updated_at=events[0].at)
-            first = events[0]
+            head, first = append.head, events[0]
             self.note(head, first.index, first.position, len(events), first.at_us)
             for event in events:
                 if event.type in STATE_TYPES:
@@ -323,9 +356,8 @@ class Events:
             if head.key is not None:  # an import was quicker
                 append.error = SessionExists(head.id)
                 return False
-            head.key = self.last_session_key + len(draft.started) + 1
-            draft.started.append((head, append.start))
-        if head.key is None:
+            draft.started[head] = Start(self.last_session_key + len(draft.started) + 1, append.start)
+        if head.key is None and head not in draft.started:
             append.error = SessionNotFound(head.id)
             return False
         if append.items[0].key is not None:
@@ -357,7 +389,7 @@ class Events:
         wanted = {
             (append.head.key, item.key): append.head
             for append in group
-            if append.can_be_refused and append.items[0].key is not None and append.head.key is not None
+            if append.items[0].key is not None and append.head.key is not None
             for item in append.items
         }
         if not wanted:
@@ -469,15 +501,16 @@ _UNABSORBED = """
 def _take_place(connection: sqlite3.Connection, tail: Tail, index: int, position: int) -> None:
     """Put the next event of a session into its tail. Its place is the next one, whatever a damaged index says.
 
-    Only when the event is whole are those before it missing: then their places are held free, by position 0.
+    Only when the event is whole is its index believed: then the tail begins there, or events before it are missing,
+    whose places are held free, by position 0.
     """
     places, last = tail.positions, tail.positions[-1] if tail.positions else 0
     missing = index - tail.first - len(places)
-    if 0 < missing < position - last and _is_whole(connection, position):
-        if places:
-            places.extend([0] * missing)
-        else:
+    if missing and _is_whole(connection, position):
+        if not places:
             tail.first = index
+        elif 0 < missing < position - last:
+            places.extend([0] * missing)
     places.append(position)
 
 

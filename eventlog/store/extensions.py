@@ -75,8 +75,8 @@ class Extensions:
     ) -> InstalledExtension:
         """Add an extension at the head of the log (H10), or bring a known one up to date.
 
-        `projects` are granted all that it asks for when it is new, or installed again `by_operator`; without one an
-        uninstalled extension stays as it is. InvalidName if another installed one has its manifest id.
+        `projects` are granted all that it asks for when it is new, or `by_operator`; without one an uninstalled
+        extension stays as it is. InvalidName if another installed one has its manifest id.
         """
         return await self._store.write(install, installation, projects, by_operator, self._store.clock.now_us())
 
@@ -196,6 +196,7 @@ def install(
     if starts:
         connection.execute("UPDATE extension SET paused = 0, installed_at = ? WHERE extension = ?", (now_us, found.key))
         connection.execute(_START, (last_position(connection), found.key))
+    if starts or by_operator:
         for project in projects:
             _grant(connection, found.key, project, found.asks, now_us)
     return find(connection, it.name)
@@ -248,6 +249,8 @@ def grant(
 def revoke(connection: sqlite3.Connection, name: str, project: str, capability: str | None) -> Cleared:
     """Take grants of a project back, and with each the deliveries that it was for."""
     found = _installed(connection, name)
+    if capability is not None and capability not in TYPE_OF_CAPABILITY:
+        raise InvalidName("capability", capability, f"there are {' and '.join(TYPE_OF_CAPABILITY)}")
     taken = connection.execute(
         "DELETE FROM extension_grant WHERE extension = ?1 AND project = ?2 AND (?3 IS NULL OR capability = ?3)"
         " RETURNING capability",

@@ -157,8 +157,8 @@ class _Import:
         for (session_id, index), envelope in self._new.items():
             type_, turn_id, text = envelope.type, envelope.turn_id, envelope.data.decode()
             digest = checksum(position + 1, session_id, index, envelope.at_us, type_, turn_id, None, text)
-            row = [self._heads[session_id].key, index, self._type_key(type_), turn_id, text, None, digest]
-            insert_rows(connection, position, envelope.at_us, row)  # one by one: each has a time of its own
+            row = [self._heads[session_id].key, index, self._type_key(type_), text, turn_id or "", ""]
+            insert_rows(connection, position, envelope.at_us, [digest], row)  # one by one: each has a time of its own
             position += 1
         connection.execute("DELETE FROM gate")
         first = self._events.position + 1

@@ -12,6 +12,7 @@ from functools import cache
 from eventlog.store.events import Events, Head, Tail
 
 SLICE_ROWS = 16_384
+WIDTH = 3
 STEP_ROWS = 2_048  # a power of two: what is left at the end of a slice is cut into smaller ones
 
 
@@ -22,7 +23,7 @@ class SessionIndex:
         self._events = events
         self._slice_rows = slice_rows
         self._step_rows = step_rows
-        self._slice: Iterator[list[tuple[int, int, int]]] | None = None
+        self._slice: Iterator[list[int]] | None = None
         self._taken: list[tuple[Head, int]] = []
         self._frontier = 0
 
@@ -40,9 +41,9 @@ class SessionIndex:
         if self._slice is None:
             self._begin()
         try:
-            rows = next(self._slice, None) if self._slice is not None else None
-            if rows:
-                connection.execute(_insert_statement(len(rows)), [value for row in rows for value in row])
+            values = next(self._slice, None) if self._slice is not None else None
+            if values:
+                connection.execute(_insert_statement(len(values) // WIDTH), values)
                 return
             connection.execute("UPDATE absorbed SET position = ?", (self._frontier,))
         except BaseException:
@@ -61,20 +62,22 @@ class SessionIndex:
         self._taken = [(head, len(head.tail.positions)) for _, head in heads]
         self._slice = self._parts([(key, head, len(head.tail.positions)) for key, head in heads])
 
-    def _parts(self, heads: list[tuple[int, Head, int]]) -> Iterator[list[tuple[int, int, int]]]:
-        rows: list[tuple[int, int, int]] = []
+    def _parts(self, heads: list[tuple[int, Head, int]]) -> Iterator[list[int]]:
+        """The values of as many rows as one step takes, one after the other."""
+        values: list[int] = []
         for key, head, count in heads:
             tail = head.tail
-            places = enumerate(tail.positions[:count], tail.first)
-            rows += [(key, index, position) for index, position in places if position]  # 0: the event is missing
-            while len(rows) >= self._step_rows:
-                yield rows[: self._step_rows]
-                rows = rows[self._step_rows :]
-        size = self._step_rows
-        while rows:
-            size = min(size, 1 << (len(rows).bit_length() - 1))
-            yield rows[:size]
-            rows = rows[size:]
+            for index, position in enumerate(tail.positions[:count], tail.first):
+                if position:  # 0: the event is missing
+                    values += (key, index, position)
+            while len(values) >= self._step_rows * WIDTH:
+                yield values[: self._step_rows * WIDTH]
+                del values[: self._step_rows * WIDTH]
+        rows = self._step_rows
+        while values:
+            rows = min(rows, 1 << (len(values) // WIDTH).bit_length() - 1)
+            yield values[: rows * WIDTH]
+            del values[: rows * WIDTH]
 
     def _end(self) -> None:
         for head, count in self._taken:

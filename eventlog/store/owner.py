@@ -20,7 +20,8 @@ from eventlog.errors import ForkedProcess, LogInUse, NetworkFileSystem, NotALog
 
 SQLITE_MAGIC = b"SQLite format 3\x00"
 APPLICATION_ID = 0x45564C47  # "EVLG"; stands at byte 68 of the file
-WAIT_STEP_S = 0.02
+WAIT_STEP_S = 0.003
+LOOK_AGAIN_FOR_S = 0.05  # and a second owner still hears of the first within 100 ms
 MAX_LOCK_BYTES = 4_096
 _ESCAPED = re.compile(r"\\([0-7]{3})")  # in mountinfo: space, tab, line feed and backslash
 NETWORK_FILE_SYSTEMS = frozenset(
@@ -46,10 +47,10 @@ class Lock:
     async def acquire(self, wait_s: float = 0.0) -> None:
         """Take the lock, waiting up to `wait_s` seconds; raises LogInUse with the owner's pid.
 
-        It looks twice in any case: whoever asks for the owner holds the lock for a moment, and an owner that is just
-        opening has not written its pid yet. The time is the machine's own, since another process is waited for.
+        It looks again for a moment in any case: whoever asks for the owner holds the lock that long, and an owner that
+        is just opening has not written its pid yet. The time is the machine's own, since another process is waited for.
         """
-        deadline_s = time.monotonic() + max(wait_s, WAIT_STEP_S / 2)
+        deadline_s = time.monotonic() + max(wait_s, LOOK_AGAIN_FOR_S)
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             while not _flock(self._descriptor, fcntl.LOCK_EX):
@@ -105,7 +106,6 @@ def _leave_all_in_child() -> None:
     for lock in list(_locks):
         lock.leave_in_child()
     _inherited.update(_open_files)
-    _open_files.clear()
 
 
 os.register_at_fork(after_in_child=_leave_all_in_child)

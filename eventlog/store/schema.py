@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 
 from eventlog.errors import NotALog, StoreError, UnsupportedSchema
-from eventlog.store.database import MIN_SQLITE, in_transaction
+from eventlog.store.database import MIN_SQLITE, transaction
 from eventlog.store.owner import APPLICATION_ID
 
 SCHEMA_VERSION = 1
@@ -35,15 +35,16 @@ def is_empty(connection: sqlite3.Connection) -> bool:
 
 
 def create(connection: sqlite3.Connection, era: str, now_us: int) -> None:
-    """Make all tables in one transaction, in a rollback journal, so that a kill leaves nothing or everything."""
-    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-    in_transaction(connection, _create, era, now_us)
+    """Make all tables in one transaction, in a rollback journal, so that a kill leaves nothing or everything.
 
-
-def _create(connection: sqlite3.Connection, era: str, now_us: int) -> None:
-    for statement in statements(schema_sql()):
-        connection.execute(statement)
-    connection.execute("INSERT INTO era VALUES (?, 1, ?, 'created')", (era, now_us))
+    It begins deferred, because the first page is made when it is first written to: before that, auto_vacuum has to be
+    chosen, and outside of the transaction that would commit a page which belongs to no application yet.
+    """
+    with transaction(connection, "BEGIN"):
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        for statement in statements(schema_sql()):
+            connection.execute(statement)
+        connection.execute("INSERT INTO era VALUES (?, 1, ?, 'created')", (era, now_us))
 
 
 def statements(script: str) -> list[str]:

@@ -79,7 +79,12 @@ class Store:
         self._writing: Database | None = None
         self._reader: Database | None = None
         self._held = ExitStack()
-        self._closing: asyncio.Future[None] | None = None
+        self._closing: Outcome[None] | None = None
+
+    @property
+    def lock(self) -> Lock:
+        """The lock on the file, which tells other processes where its owner can be asked."""
+        return self._lock
 
     @property
     def writer(self) -> Writer:
@@ -104,7 +109,7 @@ class Store:
             if self.read_only:
                 await self._reader.unit(schema.check_version, self.path)
         except BaseException:
-            await self._abandon()
+            await self.close()
             raise
 
     async def _open_as_owner(self, landed: Landed) -> None:
@@ -191,6 +196,20 @@ class Store:
         """Run a unit on one snapshot of the log, on a read-only connection."""
         return await self._on_reader(lambda connection: in_snapshot(connection, unit, *args, **kwargs))
 
+    async def read_aside(
+        self, unit: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run a unit that takes long on a connection of its own, so that other reads go on meanwhile."""
+        self.lock.check()
+        if self._reader is None:
+            raise LogClosed()
+        with inspected(self.path, may_be_empty=False):
+            aside = await Database(self.path, read_only=True, pragmas=READER_PRAGMAS).open()
+            try:
+                return await aside.unit(lambda connection: in_snapshot(connection, unit, *args, **kwargs))
+            finally:
+                await aside.close()
+
     async def data_version(self) -> int:
         """A number that changes when another process commits."""
         return await self._on_reader(_data_version)
@@ -208,21 +227,40 @@ class Store:
 
     # -- closing ------------------------------------------------------------------------------------------------
 
-    async def close(self) -> None:
+    def close(self) -> Outcome[None]:
         """Settle what is queued, absorb, empty the WAL and let the file go; any number of calls do it once."""
         if self._closing is None:
-            self._closing = asyncio.ensure_future(self._close())
-        await asyncio.shield(self._closing)
+            self._closing = Outcome(loop=asyncio.get_running_loop())
+            self._go_on_closing()
+        return self._closing
+
+    def _go_on_closing(self, ended: asyncio.Task[None] | None = None) -> None:
+        """Close in a task of its own. Whoever cancels all tasks may cut it short, but the file is not left open."""
+        if ended is None or ended.cancelled():
+            asyncio.ensure_future(self._close()).add_done_callback(self._go_on_closing)
+            return
+        assert self._closing is not None
+        error = ended.exception()
+        if error is None:
+            self._closing.set_result(None)
+        else:
+            self._closing.set_exception(error)
+            self._closing.exception()  # seen: whoever was cancelled never looks
 
     async def _close(self) -> None:
-        try:
-            if self._writer is not None and not self._lock.forked:
-                await self._writer.close()
-        finally:
+        """Every step of it can be repeated."""
+        if self._lock.forked:
+            return  # the threads of these connections live in the parent
+        if self._writer is not None and self._writing is not None:
+            await self._writer.close()
             self._writer = None
-            if self._writing is not None and not self._lock.forked:
-                await self._settle_file(self._writing)
-            await self._abandon()
+            await self._settle_file(self._writing)
+        for database in (self._reader, self._writing):
+            if database is not None:
+                await database.close()
+        self._head_file.close()
+        self._held.close()
+        self._lock.release()
 
     async def _settle_file(self, writing: Database) -> None:
         try:
@@ -231,18 +269,6 @@ class Store:
                 self._head_file.checkpointed(self.events.position)
         except Exception as error:  # closing goes on: the next open finds all of it in the WAL
             log.warning("the file was closed without being tidied up: %s", error)
-
-    async def _abandon(self) -> None:
-        reader, writing = self._reader, self._writing
-        self._reader = self._writing = None
-        if self._lock.forked:
-            return  # the threads of these connections live in the parent
-        for database in (reader, writing):
-            if database is not None:
-                await database.close()
-        self._head_file.close()
-        self._held.close()
-        self._lock.release()
 
 
 def _begin_epoch(connection: sqlite3.Connection, reason: str | None, found: int, now_us: int) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -81,13 +83,17 @@ def _last_text(connection: sqlite3.Connection, session: int, turn_id: str, upto:
     return row[-1][0] if row else None
 
 
-def find_job(connection: sqlite3.Connection, job_id: str) -> Job | None:
-    """The job with this id, the one that was heard of last should several sessions use the same id."""
+def find_job(connection: sqlite3.Connection, job_id: str, projects: Sequence[str] | None = None) -> Job | None:
+    """The job with this id in one of the projects, in any when None.
+
+    It is the one that was heard of last, should several sessions use the same id.
+    """
     row = connection.execute(
         "SELECT j.job_id, s.id, s.project, j.name, j.status, CAST(l.data AS BLOB) FROM job AS j"
         " JOIN session AS s ON s.session = j.session LEFT JOIN log AS l ON l.position = j.position"
-        " WHERE j.job_id = ? ORDER BY j.position DESC LIMIT 1",
-        (job_id,),
+        " WHERE j.job_id = ?1 AND (?2 IS NULL OR s.project IN (SELECT value FROM json_each(?2)))"
+        " ORDER BY j.position DESC LIMIT 1",
+        (job_id, None if projects is None else json.dumps(projects)),
     ).fetchone()
     if row is None:
         return None

@@ -7,6 +7,7 @@ two groups (absorbing, checkpoints). At most two groups fly, the next sent befor
 import asyncio
 import logging
 import sqlite3
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -22,17 +23,24 @@ from eventlog.store.owner import HeadFile
 GROUP_ROWS = 128
 MIN_SECOND_GROUP_ROWS = 32
 GROUPS_IN_FLIGHT = 2
+NEVER = sys.maxsize
 MAX_QUEUE_EVENTS = 10_000
 MAX_QUEUE_BYTES = 64 * 1024 * 1024
 
 # A saturated loop starves every other thread: it gives the interpreter up so briefly that the writer never gets it.
-# So a write that has been pending for a while makes each turn of the loop sleep for a moment until it is done.
+# So when the loop has worked for a while since a write was sent, its turns sleep for a moment each until it is done.
+# Its own processor time says how long it worked: while it waits, or others have the machine, a slow write is not its
+# doing, and sleep would only make it slower.
 PUMP_AFTER_S = 0.002
 PUMP_SLEEP_S = 0.000_05
 
+# A commit that overwrites the WAL takes half as long as one that makes the file longer. So it is begun anew early, but
+# under load only so often that groups need not wait for it; and it is made shorter only when it is far too long.
 CHECKPOINT_PAGES = 4_000
+CHECKPOINT_PAGES_AT_LEISURE = 1_000
 TRUNCATE_PAGES = 16_384  # 64 MiB
 PAGE_BYTES = 4_096
+CHANGES_PER_PAGE = 4  # changed rows, beside those of the log, that make a page of the WAL; measured with deliveries
 IDLE_S = 1.0
 
 T = TypeVar("T")
@@ -50,7 +58,8 @@ class Flight(NamedTuple):
     """A group on its way through the thread."""
 
     rows: int
-    sent_at_s: float
+    size_bytes: int
+    sent_at_s: float  # in processor time of the loop's thread
 
 
 class Writer:
@@ -67,8 +76,9 @@ class Writer:
         self.loop = asyncio.get_running_loop()
         self._waiting: deque[Append] = deque()
         self._waiting_rows = 0
-        self._queued_events = 0  # waiting or in flight
-        self._queued_bytes = 0
+        self._enough_rows = 1  # to send the next group
+        self.queued_events = 0  # waiting or in flight
+        self.queued_bytes = 0
         self._flying: deque[Flight] = deque()
         self._room: deque[asyncio.Future[None]] = deque()
         self._pumping = False
@@ -86,7 +96,7 @@ class Writer:
 
     def has_room(self) -> bool:
         """Whether an append may be queued at once."""
-        return not self._room and self._queued_events < MAX_QUEUE_EVENTS and self._queued_bytes < MAX_QUEUE_BYTES
+        return not self._room and self.queued_events < MAX_QUEUE_EVENTS and self.queued_bytes < MAX_QUEUE_BYTES
 
     async def wait_for_room(self) -> None:
         """Wait, first come first served, until the queue has room."""
@@ -101,19 +111,19 @@ class Writer:
                 elif not turn.cancelled():
                     self._give_room()  # its turn had come; the next one takes it
                 raise
-            if self._queued_events < MAX_QUEUE_EVENTS and self._queued_bytes < MAX_QUEUE_BYTES:
+            if self.queued_events < MAX_QUEUE_EVENTS and self.queued_bytes < MAX_QUEUE_BYTES:
                 return
 
     def submit(self, append: Append) -> None:
         """Queue an append. Its outcome is settled later, in any case."""
         if self._closed:
             raise LogClosed()
-        rows = len(append.items)
+        rows = append.measure()
         self._waiting.append(append)
         self._waiting_rows += rows
-        self._queued_events += rows
-        self._queued_bytes += append.size_bytes
-        if not self._flying or (self._waiting_rows >= MIN_SECOND_GROUP_ROWS and self._worth_sending()):
+        self.queued_events += rows
+        self.queued_bytes += append.size_bytes
+        if self._waiting_rows >= self._enough_rows:
             self._send()
 
     async def close(self) -> None:
@@ -130,27 +140,33 @@ class Writer:
                 self._drained = Outcome(loop=self.loop)
             await self._drained  # also when cancelled: an append that nobody settles would never end
 
-    def _worth_sending(self) -> bool:
-        """With nothing in flight, at once; a second group only when it is as large as the first.
+    def _send_next(self) -> None:
+        """Send a group if enough waits: with nothing in flight, anything; a second one only when as large as the first.
 
         Small groups beside large ones would stay small: each is made of the callers that the last one woke.
         """
         if not self._flying:
-            return True
-        enough = min(GROUP_ROWS, max(MIN_SECOND_GROUP_ROWS, self._flying[-1].rows))
-        return len(self._flying) < GROUPS_IN_FLIGHT and self._waiting_rows >= enough
+            self._enough_rows = 1
+        elif len(self._flying) < GROUPS_IN_FLIGHT:
+            self._enough_rows = min(GROUP_ROWS, max(MIN_SECOND_GROUP_ROWS, self._flying[-1].rows))
+        else:
+            self._enough_rows = NEVER
+        if self._waiting_rows >= self._enough_rows:
+            self._send()
 
     def _send(self) -> None:
         group = [self._waiting.popleft()]
-        rows = len(group[0].items)
+        rows, size_bytes = len(group[0].items), group[0].size_bytes
         while self._waiting and rows + len(self._waiting[0].items) <= GROUP_ROWS:
             append = self._waiting.popleft()
             rows += len(append.items)
+            size_bytes += append.size_bytes
             group.append(append)
         self._waiting_rows -= rows
-        self._last_sent_s = now = self.loop.time()
-        self._flying.append(Flight(rows, now))
+        self._last_sent_s = self.loop.time()
+        self._flying.append(Flight(rows, size_bytes, time.thread_time()))
         self._database.post(lambda connection: self._store(connection, group))
+        self._send_next()
         if not self._pumping:
             self._pumping = True
             self.loop.call_later(PUMP_AFTER_S, self._pump)
@@ -159,25 +175,22 @@ class Writer:
         if not self._flying:
             self._pumping = False
             return
-        pending_s = self.loop.time() - self._flying[0].sent_at_s
-        if pending_s < PUMP_AFTER_S:
-            self.loop.call_later(PUMP_AFTER_S - pending_s, self._pump)
+        worked_s = time.thread_time() - self._flying[0].sent_at_s
+        if worked_s < PUMP_AFTER_S:
+            self.loop.call_later(PUMP_AFTER_S - worked_s, self._pump)
             return
         time.sleep(PUMP_SLEEP_S)
         self.loop.call_soon(self._pump)
 
     def _land(self, group: list[Append], recorded: list[Event[Any]], error: BaseException | None) -> None:
-        self._flying.popleft()
-        if self._waiting and self._worth_sending():
-            self._send()
+        landed = self._flying.popleft()
+        self.queued_events -= landed.rows
+        self.queued_bytes -= landed.size_bytes
+        self._send_next()
         for append in group:
-            self._queued_events -= len(append.items)
-            self._queued_bytes -= append.size_bytes
-            if error is None and append.error is None:
-                append.outcome.set_result(append.events)
-            else:
-                append.outcome.set_exception(_own_copy(append.error or error))
-                append.outcome.exception()  # seen: a cancelled caller never looks
+            if error is not None:
+                append.error = _own_copy(error)
+            append.settle()
         if self._room:
             self._give_room()
         self._landed(recorded, group)
@@ -185,8 +198,8 @@ class Writer:
             self._rest()
 
     def _give_room(self) -> None:
-        free = MAX_QUEUE_EVENTS - self._queued_events
-        while self._room and free > 0 and self._queued_bytes < MAX_QUEUE_BYTES:
+        free = MAX_QUEUE_EVENTS - self.queued_events
+        while self._room and free > 0 and self.queued_bytes < MAX_QUEUE_BYTES:
             turn = self._room.popleft()
             if not turn.done():
                 turn.set_result(None)
@@ -213,9 +226,11 @@ class Writer:
     def _store(self, connection: sqlite3.Connection, group: list[Append]) -> None:
         recorded: list[Event[Any]] = []
         error: BaseException | None = None
+        changes = 0
         try:
             if self._damaged:
-                connection = self._take_up_again()
+                connection = self.take_up_again()
+            changes = connection.total_changes
             recorded = self._events.commit(connection, group)
             self._head_file.committed(self._events.position)
         except BaseException as caught:  # the callers have to hear of it, whatever it was
@@ -224,22 +239,35 @@ class Writer:
             if self._damaged:
                 log.error("a commit failed, its outcome is unknown, the file is opened again: %s", error)
         self.groups += 1
+        others_wait = len(self._flying) > 1
         tell(self.loop, self._land, group, recorded, error)
         if error is None:
-            self._pages_since_checkpoint += 2 + sum([append.size_bytes for append in group]) // PAGE_BYTES
-            self._chores(connection)
+            size_bytes = sum([append.size_bytes for append in group])
+            self._count_pages(connection.total_changes - changes - len(recorded), size_bytes)
+            self._chores(connection, others_wait)
 
     def run_beside(self, connection: sqlite3.Connection, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run other work on the thread, between two groups and by the same rule: an I/O error opens the file again."""
         try:
             if self._damaged:
-                connection = self._take_up_again()
-            return work(connection)
+                connection = self.take_up_again()
+            changes = connection.total_changes
+            result = work(connection)
         except BaseException as caught:
             self._damaged = self._damaged or isinstance(map_error(caught, self._database.path), OutcomeUnknown)
             raise
+        changes = self._database.total_changes - changes  # below 0 if the work opened the file again
+        if changes > 0:
+            self._count_pages(changes)
+        if self._pages_since_checkpoint >= CHECKPOINT_PAGES:
+            self._database.post(self._chores)  # behind this, so that nobody waits for it
+        return result
 
-    def _take_up_again(self) -> sqlite3.Connection:
+    def _count_pages(self, changes: int, size_bytes: int = 0) -> None:
+        """Guess what a commit added to the WAL, which SQLite tells only with a checkpoint."""
+        self._pages_since_checkpoint += 2 + size_bytes // PAGE_BYTES + changes // CHANGES_PER_PAGE
+
+    def take_up_again(self) -> sqlite3.Connection:
         """Open the connection anew and read back what is stored: SQLite's cache may hold what the disk does not."""
         connection = self._database.reopen()
         self._index.forget_slice()
@@ -247,12 +275,13 @@ class Writer:
         self._damaged = False
         return connection
 
-    def _chores(self, connection: sqlite3.Connection) -> None:
+    def _chores(self, connection: sqlite3.Connection, others_wait: bool = True) -> None:
         try:
             if self._index.due:
                 self._index.step(connection)
                 self._pages_since_checkpoint += 128
-            if self._pages_since_checkpoint >= CHECKPOINT_PAGES and not self.checkpoints_suspended:
+            enough_pages = CHECKPOINT_PAGES if others_wait else CHECKPOINT_PAGES_AT_LEISURE
+            if self._pages_since_checkpoint >= enough_pages and not self.checkpoints_suspended:
                 self._checkpoint(connection)
         except sqlite3.Error as error:
             # Nothing of an append depends on a chore; it is tried again after a later group.
@@ -272,18 +301,16 @@ class Writer:
         self._pages_since_checkpoint = 0
 
     def _tidy(self, connection: sqlite3.Connection) -> None:
-        """While nothing is appended: empty the WAL, so that the file stays small and the next open is quick."""
+        """While nothing is appended: bring the WAL into the file, so that its beginning is written next."""
         try:
             if self._pages_since_checkpoint and not self.checkpoints_suspended and not self._damaged:
-                self._checkpointed(empty_wal(connection))
+                self._checkpoint(connection)
         except sqlite3.Error as error:
-            log.warning("the WAL could not be emptied and will be tried again: %s", error)
+            log.warning("a checkpoint failed and will be tried again: %s", error)
 
 
-def _own_copy(error: BaseException | None) -> BaseException:
+def _own_copy(error: BaseException) -> BaseException:
     """An error of its own for each caller: a traceback that several tasks append to grows without end."""
-    if error is None:
-        return LogClosed()
     copy: BaseException
     try:
         copy = error.__class__.__new__(error.__class__, *error.args)

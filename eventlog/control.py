@@ -1,0 +1,184 @@
+"""How a process steers a log: its owner is asked, and where no owner lives it is done here.
+
+Both are the same commands, see `serving` and `durable.operators`, met with the same errors. This stands above the
+runtime, because at rest a process does for a moment what a runtime does while it serves: it changes extensions and
+dead letters, in the file alone, and answers others that ask meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from eventlog.durable.dead_letters import DeadLetters
+from eventlog.durable.operators import OperatorCommands, Steered
+from eventlog.errors import LogClosed, LogInUse, OutcomeUnknown, OwnerUnreachable
+from eventlog.events import Envelope, format_time, parse_envelope
+from eventlog.history import ImportReport, Numbered, take_lines
+from eventlog.log import EventLog
+from eventlog.messages import decode_answer, encode_request, receive, send
+from eventlog.store.buried import Retried
+from eventlog.store.endpoint import connect
+from eventlog.store.history import Taken
+from eventlog.store.owner import holder_of, owner_of
+
+__all__ = ["Retried", "Steered", "ask", "import_live", "steer"]
+
+# Of real time, since another process is waited for.
+CONNECT_LIMIT_S = 5.0
+ANSWER_LIMIT_S = 60.0
+HANDOVER_S = 1.0  # for an owner that cannot be asked
+STEP_S = 0.02
+
+LINES_BYTES = 262_144  # of an import in one request, unless a line is longer
+
+
+async def ask(path: str | Path, command: str, /, **arguments: Any) -> Any:
+    """Ask the owner of a log; its answer is plain JSON.
+
+    Raises what the command raises there, NotServed for one that it does not do, OwnerUnreachable when there is no owner
+    or it cannot be asked (nothing was done then), OutcomeUnknown when it ended before it answered.
+    """
+    return await _answer(Path(path), encode_request(command, arguments))
+
+
+async def steer(path: str | Path, command: str, /, **arguments: Any) -> Any:
+    """Ask the owner of a log, or do it here where there is none: own the log for a moment, then let it go.
+
+    At rest only the file changes: nothing is activated and nobody is called. Raises as `ask` and `EventLog` do.
+    """
+    path, request = Path(path), encode_request(command, arguments)
+    met = await _owned_or(path, partial(_answer, path, request))
+    if not isinstance(met, EventLog):
+        return met
+    async with met as log:
+        return decode_answer(await log.commands.answer(request))
+
+
+async def import_live(
+    path: str | Path,
+    lines: Iterable[bytes],
+    *,
+    strict: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> ImportReport:
+    """Append envelopes as new events, by the owner of a log or here; see `EventLog.import_events`."""
+    path = Path(path)
+    met = await _owned_or(path, partial(ask, path, "ping"))
+    if not isinstance(met, EventLog):
+        take = partial(_sent, path, met["head"] + 1)
+        return await take_lines(lines, parse_envelope, take, strict, progress)
+    async with met as log:
+        return await log.import_events(lines, live=True, strict=strict, progress=progress)
+
+
+# -------------------------------------------------------------------------------------------------- without an owner
+
+
+async def _owned_or(path: Path, asked: Callable[[], Awaitable[Any]]) -> EventLog | Any:
+    """The log, owned by this process and open, or what its owner says to what is `asked`.
+
+    An owner that cannot be asked may be about to end, or have just begun: then both are tried again, for a moment.
+    """
+    deadline_s = time.monotonic() + HANDOVER_S
+    while True:
+        with suppress(LogInUse):
+            log = await EventLog(path).open()
+            _ = log.commands.add(OperatorCommands(log, None, DeadLetters(log)).all())
+            return log
+        try:
+            return await asked()
+        except (OwnerUnreachable, LogClosed):
+            if time.monotonic() >= deadline_s:
+                raise
+        await asyncio.sleep(STEP_S)
+
+
+# ----------------------------------------------------------------------------------------------------- with an owner
+
+
+async def _answer(path: Path, request: bytes) -> Any:
+    path = _real(path)
+    pid, place = holder_of(path)
+    try:
+        connection = await _connected(place)
+    except OSError as error:
+        raise _unreachable(path, pid, error) from None
+    with connection:
+        with suppress(OSError):  # it refuses before it has read all: then the answer is there
+            await send(connection, request)
+        try:
+            async with asyncio.timeout(ANSWER_LIMIT_S):
+                answer = await receive(connection)
+        except TimeoutError:
+            raise OutcomeUnknown(f"process {pid} did not answer within {ANSWER_LIMIT_S:g} s") from None
+        except (EOFError, OSError):
+            raise OutcomeUnknown(f"process {pid} ended before it answered") from None
+    return decode_answer(answer)
+
+
+def _real(path: Path) -> Path:
+    """As its owner names it."""
+    return Path(os.path.realpath(path))
+
+
+async def _connected(place: Path | None) -> socket.socket:
+    if place is None:
+        raise FileNotFoundError("it has none, or is just opening the log")
+    deadline_s = time.monotonic() + CONNECT_LIMIT_S
+    while (connection := connect(place)) is None:
+        if time.monotonic() >= deadline_s:
+            raise TimeoutError("too many others ask")
+        await asyncio.sleep(STEP_S)
+    return connection
+
+
+def _unreachable(path: Path, pid: int | None, error: OSError) -> OwnerUnreachable:
+    if owner_of(path) is None:
+        return OwnerUnreachable(path, None, "no process owns it; do this at rest")
+    why = (error.strerror or str(error)).lower()
+    return OwnerUnreachable(path, pid, f"its control socket does not answer ({why}); try again, or stop it first")
+
+
+async def _sent(path: Path, first_new: int, batch: Sequence[Numbered]) -> Taken:
+    """Let the owner append a batch of a live import."""
+    taken = Taken()
+    for lines in _requests(batch):
+        raw = msgspec.Raw(msgspec.json.encode(lines))
+        part = msgspec.convert(await ask(path, "import", lines=raw, first_new=first_new), Taken)
+        taken.added += part.added
+        taken.known += part.known
+        taken.refused += part.refused
+        taken.sessions |= part.sessions
+    return taken
+
+
+def _requests(batch: Sequence[Numbered]) -> Iterator[list[tuple[int, msgspec.Raw]]]:
+    """A batch in parts that fit a message."""
+    part: list[tuple[int, msgspec.Raw]] = []
+    size_bytes = 0
+    for number, envelope in batch:
+        line = _line(envelope)
+        if part and size_bytes + len(line) > LINES_BYTES:
+            yield part
+            part, size_bytes = [], 0
+        part.append((number, msgspec.Raw(line)))
+        size_bytes += len(line)
+    if part:
+        yield part
+
+
+def _line(envelope: Envelope) -> bytes:
+    encoded = envelope.encoded
+    turn = {} if encoded.turn_id is None else {"turnId": encoded.turn_id}
+    wire = {"type": encoded.type, "index": envelope.index, "sessionId": envelope.session_id, **turn}
+    return msgspec.json.encode({**wire, "at": format_time(envelope.at_us), "data": msgspec.Raw(encoded.raw)})

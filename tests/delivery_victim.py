@@ -1,0 +1,141 @@
+"""A server with five extensions that is killed: it records turns of fifty conversations, and keeps a journal.
+
+The journal is a file of lines, each written by one call, so that a kill leaves whole lines:
+
+    open NANOSECONDS              the process is about to open the log
+    found REQUEST                 a call that an owner before it began and did not settle
+    ready                         from here on it makes calls itself
+    append TURN / appended TURN
+    call EXTENSION EVENT REQUEST CONVERSATION NANOSECONDS
+    raise REQUEST / return REQUEST
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from eventlog import DeliveryPolicy, EventLog, HookCallContext, Runtime, TurnCompletedEnvelope
+
+EXTENSIONS = tuple(f"ext{number}" for number in range(5))
+CONVERSATIONS = tuple(f"c{number}" for number in range(50))
+WRITERS = 8
+ROOM = 250  # deliveries that may wait, of all extensions: what one life leaves, the next ones can do
+POLICY = DeliveryPolicy(backoff_first_s=0.01, backoff_max_s=0.01)
+
+_MAIN = """
+from tests import delivery_victim
+
+def activate(context):
+    async def handle(event, call):
+        await delivery_victim.server.handle(context.extension_id, event, call)
+
+    context.subscriptions.append(context.hooks.register("handle", handle))
+"""
+
+
+def make_agent(folder: Path) -> None:
+    """An agent folder with the five extensions."""
+    for name in EXTENSIONS:
+        home = folder / "agent" / "extensions" / name
+        home.mkdir(parents=True)
+        manifest = {
+            "publisher": "test",
+            "name": name,
+            "version": "1.0.0",
+            "engines": {"api": "1"},
+            "main": "main.py",
+            "permissions": [{"capability": "conversations.turns.read", "scope": "project"}],
+            "hooks": [{"event": "conversation.turn.completed", "handler": "handle"}],
+        }
+        (home / "extension.json").write_text(json.dumps(manifest))
+        (home / "main.py").write_text(_MAIN)
+
+
+class Server:
+    """One life of the server."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self._folder = folder
+        self._random = Random(seed)
+        self._journal = os.open(folder / "journal.txt", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._waiting = 0
+        self._has_room = asyncio.Event()
+        self._to_refuse: set[tuple[str, str]] = set()
+
+    def note(self, *words: object) -> None:
+        os.write(self._journal, f"{' '.join(map(str, words))}\n".encode())
+
+    async def serve(self, parent: Connection | None) -> None:
+        """Tell the parent when it serves, and go on until the kill; without a parent, until nothing waits."""
+        self.note("open", time.monotonic_ns())
+        async with EventLog(self._folder / "agent.db") as log:
+            await self._look_at_what_is_there(log)
+            grants = {name: ["p"] for name in EXTENSIONS}
+            async with Runtime(log, agent_dir=self._folder, grants=grants, policy=POLICY) as runtime:
+                if parent is None:
+                    await runtime.settled(timeout_s=30)
+                else:
+                    parent.send_bytes(b"serving")
+                    await self._write(log)
+
+    async def _look_at_what_is_there(self, log: EventLog) -> None:
+        def look(connection: Any) -> tuple[list[str], int]:
+            held = connection.execute("SELECT request_id FROM delivery WHERE state = 'delivering'").fetchall()
+            (live,) = connection.execute("SELECT coalesce(sum(live), 0) FROM extension").fetchone()
+            return [request for (request,) in held], live
+
+        found, self._waiting = await log.store.read(look)
+        for request in found:
+            self.note("found", request)
+        self.note("ready")
+
+    async def _write(self, log: EventLog) -> None:
+        known = {info.id async for info in log.sessions()}
+        new = [name for name in CONVERSATIONS if name not in known]
+        await asyncio.gather(*[log.start_session(name, project="p") for name in new])
+        await asyncio.gather(*[self._talk(log) for _ in range(WRITERS)])
+
+    async def _talk(self, log: EventLog) -> None:
+        while True:
+            while self._waiting > ROOM:
+                self._has_room.clear()
+                await self._has_room.wait()
+            self._waiting += len(EXTENSIONS)
+            turn = f"{self._random.getrandbits(64):016x}"
+            if self._random.random() < 0.1:
+                self._to_refuse |= {(f"test.{name}", turn) for name in EXTENSIONS}
+            self.note("append", turn)
+            await log.append(self._random.choice(CONVERSATIONS), "turn.completed", {}, turn_id=turn)
+            self.note("appended", turn)
+            await asyncio.sleep(self._random.uniform(0.0, 0.01))
+
+    async def handle(self, extension: str, event: TurnCompletedEnvelope, context: HookCallContext) -> None:
+        """Work for a while and wait for a while. Of the turns that this life recorded, it refuses every tenth once."""
+        request = context.request_id
+        self.note("call", extension, event.event_id, request, event.conversation_id, time.monotonic_ns())
+        time.sleep(self._random.uniform(0.0, 0.000_5))
+        await asyncio.sleep(self._random.uniform(0.0, 0.008))
+        if (extension, event.turn_id) in self._to_refuse:
+            self._to_refuse.remove((extension, event.turn_id))
+            self.note("raise", request)
+            raise ConnectionError("not now")
+        self._waiting -= 1
+        self._has_room.set()
+        self.note("return", request)
+
+
+server: Server
+
+
+async def serve(folder: Path, seed: int, parent: Connection | None) -> None:
+    """In a process of its own."""
+    global server
+    server = Server(folder, seed)
+    await server.serve(parent)

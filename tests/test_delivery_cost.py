@@ -1,0 +1,285 @@
+"""What a delivery costs the file: rows that change, statements, and how each statement finds its rows."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sqlite3
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eventlog.events import NewEvent
+from eventlog.store import attempts, buried
+from eventlog.store.attempts import Want
+from eventlog.store.writer import CHECKPOINT_PAGES, PAGE_BYTES
+from tests.extension_kit import BOTH, DAY_S, Bench, Recorder, bench, start
+from tests.test_deliveries import SCHEMA, SECOND, Queue
+
+# ----------------------------------------------------------------------------------------------------- rows changed
+
+
+async def count_changes(it: Bench) -> Counter[str]:
+    """Count from now on, by triggers on the writer's own connection, each row of the queue's tables that changes."""
+    found: Counter[str] = Counter()
+
+    def watch(connection: sqlite3.Connection) -> None:
+        connection.create_function("changed", 1, lambda what: found.update([what]))
+        for table in ("delivery", "attempt", "extension"):
+            for what in ("INSERT", "UPDATE", "DELETE"):
+                connection.execute(
+                    f"CREATE TEMP TRIGGER {table}_{what} AFTER {what} ON main.{table}"
+                    f" BEGIN SELECT changed('{table} {what}'); END"
+                )
+
+    await it.log.store.write(watch)
+    return found
+
+
+@pytest.mark.parametrize("deliveries", [1, 50])
+async def test_a_delivery_that_succeeds_at_once_changes_its_row_three_times(tmp_path: Path, deliveries: int) -> None:
+    """Counted by triggers: it is inserted, begun and deleted; its extension's row counts it in and out and moves on."""
+    async with bench(tmp_path) as it:
+        await it.install(handler=Recorder())
+        await start(it.log, "a")
+        await it.worker.idle()
+        found = await count_changes(it)
+        before = await it.log.store.write(lambda connection: connection.total_changes)
+        for number in range(deliveries):
+            await it.turn("a", f"t{number}")
+        await it.worker.idle()
+        total = await it.log.store.write(lambda connection: connection.total_changes) - before
+    assert found == {
+        "delivery DELETE": deliveries,
+        "delivery INSERT": deliveries,
+        "delivery UPDATE": deliveries,
+        "extension UPDATE": 3 * deliveries,  # cursor, live + 1, live - 1
+    }
+    assert total == found.total() + 2 * deliveries  # the event and its turn's version
+
+
+async def test_only_failures_leave_attempt_rows_and_an_ack_takes_them_along(tmp_path: Path) -> None:
+    async with bench(tmp_path) as it:
+        await it.install(handler=Recorder(None, ValueError("one"), ValueError("two")))
+        found = await count_changes(it)
+        await it.turn("a", "t1")
+        await it.worker.idle()
+        assert not [what for what in found if what.startswith("attempt")]
+        await it.turn("a", "t2")
+        await it.worker.idle()
+        await it.pass_time(6)
+        assert (found["attempt INSERT"], found["attempt DELETE"]) == (2, 0)
+        await it.pass_time(24)
+        assert await it.live() == []
+    assert (found["attempt INSERT"], found["attempt DELETE"]) == (2, 2)
+    assert found["delivery UPDATE"] == 1 + 5  # of the second: begun three times, failed twice
+
+
+# ------------------------------------------------------------------------------------------------------- statements
+
+
+@asynccontextmanager
+async def traced(it: Bench) -> AsyncIterator[dict[str, None]]:
+    """The statements that the writer's connection runs in the block, each text once.
+
+    A statement runs a trigger's program once a row, which a trace shows as the same text again; a statement per
+    event would show as a text of its own, with the event's values in it.
+    """
+    seen: dict[str, None] = {}
+
+    def note(sql: str) -> None:
+        if not sql.startswith("--"):
+            seen[" ".join(sql.split())] = None
+
+    await it.log.store.write(lambda connection: connection.set_trace_callback(note))
+    yield seen
+    await it.log.store.write(lambda connection: connection.set_trace_callback(None))
+
+
+async def test_a_turn_of_the_queue_runs_as_many_statements_for_sixteen_deliveries_as_for_one(tmp_path: Path) -> None:
+    counts: dict[int, tuple[int, int]] = {}
+    async with bench(tmp_path, start=False) as it:
+        await it.install(handler=Recorder())
+        for lanes in (16, 1, 16):  # the first round learns the names of the sessions, once for all
+            for number in range(lanes):
+                await it.turn(f"s{number}", "t")
+            async with traced(it) as begin:
+                assert len((await it.worker.run_once()).begun) == lanes
+            while it.worker.running:
+                await asyncio.sleep(0)
+            async with traced(it) as settle:
+                assert (await it.worker.run_once()).settled == lanes
+            counts[lanes] = (len(begin), len(settle))
+        assert await it.live() == []
+    assert counts[16] == counts[1]
+    assert max(counts[1]) <= 16
+    print(f"statements of a turn that begins: {counts[1][0]}, that settles: {counts[1][1]}")
+
+
+async def test_a_group_of_turns_becomes_deliveries_in_the_one_statement_that_records_them(tmp_path: Path) -> None:
+    async with bench(tmp_path, start=False) as it:
+        await it.install("one", handler=Recorder())
+        await it.install("two", handler=Recorder())
+        await start(it.log, "a")
+        session = await it.log.session("a")
+        async with traced(it) as statements:
+            await session.append_many([NewEvent("turn.completed", {}, turn_id=f"t{number}") for number in range(64)])
+        assert len(await it.live()) == 128
+    inserts = [sql for sql in statements if sql.startswith("INSERT INTO log")]
+    assert [sql for sql in statements if "delivery" in sql or sql.startswith("INSERT")] == inserts
+    assert len(inserts) == 1
+
+
+# ------------------------------------------------------------------------------------------------------------- plans
+
+PLAN = re.compile(r"(SEARCH|SCAN) (\w+)(?: USING (?:COVERING )?(?:INDEX )?(\w+))?")
+SMALL = {"gate", "policy"}  # of one row at most
+
+
+def steps(connection: sqlite3.Connection, sql: str) -> set[str]:
+    """How a statement finds its rows, without lists that are bound to it and tables of one row."""
+    count = sql.count("?")
+    parameters: Any = [None] * count if count else dict.fromkeys(re.findall(r":(\w+)", sql))
+    found = set[str]()
+    for *_, detail in connection.execute(f"EXPLAIN QUERY PLAN {sql}", parameters):
+        matched = PLAN.match(detail)
+        if matched and matched[2] != "json_each" and matched[2] not in SMALL:
+            found.add(" ".join(filter(None, matched.groups())))
+        elif "TEMP B-TREE" in detail:
+            found.add("sorts")
+    return found
+
+
+BY_KEY = {"SEARCH delivery PRIMARY"}
+PLANS: dict[str, tuple[str, set[str]]] = {
+    "due": (attempts._BEGIN_IN_ORDER, {*BY_KEY, "SEARCH d delivery_due", "SEARCH earlier delivery_lane"}),
+    "due, after a crash": (
+        attempts._BEGIN_CRASHED_FIRST,
+        {*BY_KEY, "SEARCH d delivery_due", "SEARCH earlier delivery_lane", "sorts"},
+    ),
+    "crashed lanes": (attempts._CRASHED_LANES, {"SEARCH a PRIMARY", "SEARCH d PRIMARY"}),
+    "next due": (attempts._NEXT_DUE, {"SEARCH delivery delivery_due"}),
+    "settle: ack": (attempts._ACK, BY_KEY),
+    "settle: retry": (attempts._RETRY, BY_KEY),
+    "settle: bury": (attempts._BURY, BY_KEY),
+    "settle: cut short": (attempts._CUT_SHORT, BY_KEY),
+    "sweep: expire": (attempts._EXPIRE, {"SEARCH delivery delivery_age"}),
+    "sweep: next expiry": (attempts._NEXT_EXPIRY, {"SEARCH delivery delivery_age"}),
+    "sweep: purge": (buried._PURGE, {"SEARCH delivery delivery_dead"}),
+    # The index holds what is in flight and nothing else.
+    "start: attempts of the dead": (attempts._CRASHED, {"SCAN delivery delivery_in_flight"}),
+    "start: take up": (attempts._TAKE_UP, {"SCAN delivery delivery_in_flight"}),
+    "start: clock ahead": (attempts._OF_A_CLOCK_AHEAD, {"SEARCH delivery delivery_age"}),
+}
+
+
+@pytest.fixture
+def queue() -> Iterator[Queue]:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection.execute("PRAGMA recursive_triggers = ON")
+    connection.executescript(SCHEMA)
+    yield Queue(connection)
+    connection.close()
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_plan_of_each_statement_of_the_queue_is_pinned(queue: Queue, name: str) -> None:
+    sql, expected = PLANS[name]
+    assert steps(queue.connection, sql) == expected
+
+
+def test_recording_a_durable_event_scans_nothing_but_the_extensions(queue: Queue) -> None:
+    """The trigger's own statements, with an event's values in the place of NEW."""
+    body = re.search(r"CREATE TRIGGER log_makes_deliveries.*?\nBEGIN\n(.*?)\nEND;", SCHEMA, re.DOTALL)
+    assert body
+    text = re.sub(r"NEW\.\w+", "1", body[1])
+    found = [steps(queue.connection, statement) for statement in text.split(";") if statement.strip()]
+    assert len(found) == 5
+    scans = {step for each in found for step in each if step.startswith("SCAN")}
+    assert scans == {"SCAN extension"}  # each enabled one's cursor is moved: they are few
+
+
+# ---------------------------------------------------------------------------------------- what others in the queue cost
+
+
+@contextmanager
+def counting(queue: Queue) -> Iterator[list[int]]:
+    """Count SQLite's own steps in the block, in hundreds."""
+    steps = [0]
+
+    def count() -> None:
+        steps[0] += 1
+
+    queue.connection.set_progress_handler(count, 100)
+    yield steps
+    queue.connection.set_progress_handler(None, 0)
+
+
+def steps_of_a_turn(queue: Queue, extension: int) -> int:
+    """What it takes to look for what is too old, due and next, when nothing is."""
+    oldest_us, wants = queue.now - 7 * DAY_S * SECOND, [Want(extension, tuple(BOTH), 16)]
+    with counting(queue) as steps:
+        assert attempts.expire(queue.connection, oldest_us, queue.now) == []
+        for ready in attempts.runnable(queue.connection, wants):
+            assert attempts.begin(queue.connection, "era.1.", ready, [], queue.now) == []
+        attempts.next_due(queue.connection, wants, queue.now)
+        attempts.next_expiry(queue.connection, oldest_us, 7 * DAY_S * SECOND)
+    return steps[0]
+
+
+def steps_of_an_event(queue: Queue) -> int:
+    """What it takes to record a durable event."""
+    with counting(queue) as steps:
+        queue.record("a")
+    return steps[0]
+
+
+def test_a_turn_costs_the_same_with_a_thousand_in_back_off_and_a_thousand_dead_letters(queue: Queue) -> None:
+    acme = queue.install()
+    queue.record("first")
+    queue.fail(queue.begin(acme)[0], after_s=60)
+    alone = steps_of_a_turn(queue, acme)
+    queue.connection.execute("UPDATE policy SET capacity = 10000")
+    for number in range(1_000):
+        queue.record(f"waits {number}")
+        queue.record(f"dies {number}")
+        waits, dies = queue.begin(acme)
+        queue.fail(waits, after_s=60)
+        queue.bury(dies)
+    assert queue.row("SELECT live FROM extension") == (1_001,)
+    assert steps_of_a_turn(queue, acme) <= alone + 1
+
+
+def test_a_durable_event_costs_the_same_with_a_thousand_gaps(queue: Queue) -> None:
+    queue.install()
+    queue.record("a")
+    before = steps_of_an_event(queue)
+    queue.connection.executemany(
+        "INSERT INTO delivery_gap (extension, project, reason, first, last, count, at)"
+        " VALUES (1, 'p', 'capacity', ?1, ?1, 1, 0)",
+        [(-number,) for number in range(1_000)],
+    )
+    assert steps_of_an_event(queue) <= before + 1
+
+
+# --------------------------------------------------------------------------------------------------------- the WAL
+
+
+async def test_deliveries_count_for_the_next_checkpoint_as_appends_do(tmp_path: Path) -> None:
+    """Their commits write more pages than the events themselves: the WAL grew ten times beyond its bound."""
+    async with bench(tmp_path, capacity=100_000) as it:
+        for number in range(5):
+            await it.install(f"ext{number}", handler=Recorder())
+
+        async def talk(session_id: str) -> None:
+            for number in range(40):
+                await it.turn(session_id, f"t{number}")
+
+        await asyncio.gather(*[talk(f"s{number}") for number in range(50)])
+        await it.worker.idle()
+        wal_bytes = Path(f"{it.log.path}-wal").stat().st_size
+    assert wal_bytes < 1.5 * CHECKPOINT_PAGES * PAGE_BYTES

@@ -1,0 +1,80 @@
+"""What went wrong with deliveries when somebody looked for it, each with the way in which it was found."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from eventlog.durable import DeliveryPolicy, HookCallContext
+from eventlog.durable.readers import GrantedJobs
+from eventlog.durable.worker import Worker
+from eventlog.errors import InvalidName
+from tests.extension_kit import JOB, TURN, Bench, Recorder, bench, hang, start
+
+
+async def test_a_handler_that_cancels_its_own_task_has_failed_and_does_not_hold_its_lane(tmp_path: Path) -> None:
+    """R30 R36: its delivery stayed "delivering" for ever, without a call."""
+
+    async def cancel_itself(event: Any, context: HookCallContext) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    async with bench(tmp_path) as it:
+        handler = Recorder(cancel_itself)
+        await it.install(handler=handler)
+        await it.turn("a", "t1")
+        await it.turn("a", "t2")
+        await it.worker.idle()
+        assert [(row.state, row.last_error) for row in await it.live()] == [
+            ("pending", "CancelledError"),
+            ("pending", None),
+        ]
+        await it.pass_time(6)
+        assert await it.live() == []
+    assert handler.turns == ["t1", "t1", "t2"]
+
+
+async def test_what_a_worker_could_not_hand_back_is_taken_up_by_the_next_one_of_the_same_owner(tmp_path: Path) -> None:
+    """R31: it waited for the next process, because it is its own owner's and seemed to be in flight."""
+    async with bench(tmp_path) as it:
+        first, second = Recorder(hang), Recorder()
+        installed = await it.install(handler=first)
+        await it.turn("a", "t1")
+        await first.started.wait()
+        await refuse_writes(it, True)
+        await it.worker.stop(grace_s=0)
+        await refuse_writes(it, False)
+        assert [row.state for row in await it.live()] == ["delivering"]
+        again = Worker(it.log, DeliveryPolicy(), Random(7))
+        again.serve(installed.key, "acme", {TURN: second, JOB: second})
+        await again.start()
+        await again.idle()
+        await again.stop()
+        assert await it.live() == []
+    assert second.turns == ["t1"]
+
+
+async def refuse_writes(it: Bench, refused: bool) -> None:
+    writing = it.log.store._writing
+    assert writing is not None
+    await writing.unit(lambda connection: connection.execute(f"PRAGMA query_only = {refused}").close())
+
+
+async def test_r13_a_job_is_found_although_another_project_has_one_of_the_same_id(tmp_path: Path) -> None:
+    """R13: the newest job of that id was looked at, and refused, because it is of a project that is not granted."""
+    async with bench(tmp_path) as it:
+        installed = await it.install(handler=Recorder())
+        for session_id, project in (("ours", "p"), ("theirs", "q")):
+            await start(it.log, session_id, project)
+            await it.log.append(session_id, "job.completed", {"jobId": "nightly", "status": "failed", "error": project})
+        jobs = GrantedJobs(it.log, installed, DeliveryPolicy().retention_s)
+        assert ((await jobs.get("nightly")).session_id, (await jobs.get("nightly")).error) == ("ours", "p")
+        await it.extensions.revoke("acme", "p")
+        with pytest.raises(InvalidName, match="nightly"):
+            await jobs.get("nightly")
