@@ -190,7 +190,7 @@ class ForkedProcess(EventLogError):
     """The log was opened by this process's parent; a forked child must not touch it."""
 
     def __init__(self) -> None:
-        super().__init__("this log belongs to the parent process; open another one, or start children with spawn")
+        super().__init__("this log belongs to the parent process; start children with spawn, and open it there")
 
 
 # ------------------------------------------------------------------------------------------------------- opening a file

@@ -69,9 +69,9 @@ async def take_lines(
     report, sessions = ImportReport(), set[str]()
     numbered = enumerate(lines, 1)
     while chunk := list(islice(numbered, BATCH_LINES)):
-        batch = [parsed for number, line in chunk if (parsed := _parse(read, number, line, report, strict)) is not None]
+        batch, faults = _parse(read, chunk, strict)
         taken = await take(batch)
-        for number, why in taken.refused:
+        for number, why in sorted([*faults, *taken.refused]):
             _name(report, number, why, strict)
         report.added += taken.added
         report.known += taken.known
@@ -82,16 +82,22 @@ async def take_lines(
     return report
 
 
-def _parse(read: Read, number: int, line: bytes, report: ImportReport, strict: bool) -> Numbered | None:
-    if not line.strip():
-        return None
-    try:
-        if len(line) > MAX_LINE_BYTES:
-            raise InvalidEvent("event", f"the line is longer than {MAX_LINE_BYTES} bytes")
-        return number, read(line)
-    except InvalidEvent as error:
-        _name(report, number, str(error), strict)
-        return None
+def _parse(read: Read, chunk: list[tuple[int, bytes]], strict: bool) -> tuple[list[Numbered], list[tuple[int, str]]]:
+    """The envelopes of a chunk, and what is wrong with its other lines; with `strict` up to the first of these."""
+    batch: list[Numbered] = []
+    faults: list[tuple[int, str]] = []
+    for number, line in chunk:
+        if not line.strip():
+            continue
+        try:
+            if len(line) > MAX_LINE_BYTES:
+                raise InvalidEvent("event", f"the line is longer than {MAX_LINE_BYTES} bytes")
+            batch.append((number, read(line)))
+        except InvalidEvent as error:
+            faults.append((number, str(error)))
+            if strict:
+                break
+    return batch, faults
 
 
 def _name(report: ImportReport, number: int, why: str, strict: bool) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 
 from eventlog.clock import Clock, SystemClock
 from eventlog.encoding import Encoded, EventData, check_id, encode_event, plain
-from eventlog.errors import InvalidEvent, LimitExceeded, LogClosed, SessionExists, SessionNotFound
+from eventlog.errors import InvalidEvent, LimitExceeded, LogClosed, NotALog, SessionExists, SessionNotFound
 from eventlog.events import Envelope, Event, NewEvent, SessionInfo, SessionStarted, decode_json, parse_envelope
 from eventlog.following import RemoteCommits, Waiters, pages, wait_in, wake
 from eventlog.history import ImportReport, import_lines
@@ -93,6 +93,7 @@ class EventLog:
         self._recorded: tuple[Recorded, ...] = ()
         self._starting: tuple[Starting, ...] = ()
         self._waiters: Waiters = set()
+        self.agents_served: set[str] = set()  # by the runtimes of this process
 
     # -- opening and closing ------------------------------------------------------------------------------------
 
@@ -106,6 +107,8 @@ class EventLog:
         return self
 
     async def _open_file(self) -> None:
+        if not self.path.name:
+            raise NotALog(self.path, "it is a folder; name the database file in it")
         store = self._make_store()
         await store.open(self._landed)
         self._store = store

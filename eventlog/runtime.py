@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,8 @@ from eventlog.observe.experiments import Experiments
 from eventlog.observe.hook import HookDefinition, check_hook_name
 from eventlog.serving import Command
 from eventlog.store.buried import DeadLetter
+
+logger = logging.getLogger("eventlog.runtime")
 
 DEFAULT_AGENT = "agent"
 
@@ -100,6 +103,7 @@ class Runtime:
         self._channels: list[ChannelDefinition] = []
         self._experiments: list[AbDefinition] = []
         self._parts: _Parts | None = None
+        self._starting_or_stopping = asyncio.Lock()
         self._unsubscribe: Callable[[], None] | None = None
         self._stop_answering: Callable[[], Awaitable[None]] | None = None
 
@@ -127,45 +131,76 @@ class Runtime:
     # -- from start to stop -------------------------------------------------------------------------------------
 
     async def start(self) -> Self:
-        """Start everything; what fails leaves nothing running."""
+        """Start everything; what fails leaves nothing running. Raises InvalidName if it runs already."""
+        async with self._starting_or_stopping:
+            if self._parts is not None:
+                raise InvalidName("runtime", self._parts.agent, "it is started already; stop it first")
+            found = Discovered(DEFAULT_AGENT, None, (), ()) if self._agent_dir is None else discover(self._agent_dir)
+            found.raise_for_errors()
+            if found.agent in self.log.agents_served:
+                why = "another Runtime serves it on this log, and an event is shown by one only"
+                raise InvalidName("agent", found.agent, why)
+            self.log.agents_served.add(found.agent)
+            self._parts = self._make(found.agent)
+            try:
+                await self._start(self._parts, found)
+            except BaseException:
+                await self._stop(STOP_GRACE_S)
+                raise
+        return self
+
+    async def _start(self, parts: _Parts, found: Discovered) -> None:
         began_s = self.log.clock.monotonic_s()
-        found = Discovered(DEFAULT_AGENT, None, (), ()) if self._agent_dir is None else discover(self._agent_dir)
-        found.raise_for_errors()
-        parts = self._parts = self._make(found.agent)
-        try:
-            await self._start_extensions(parts)
-            await self._start_hooks(parts, found)
-            self._unsubscribe = self.log.on_recorded(self._recorded)
-            taken_up = await parts.worker.start()
-            parts.reminding.start()
-            self._stop_answering = self.log.commands.add(self._commands(parts))
-        except BaseException:
-            await self.stop()
-            raise
+        await self._start_extensions(parts)
+        await self._start_hooks(parts, found)
+        self._unsubscribe = self.log.on_recorded(self._recorded)
+        taken_up = await parts.worker.start()
+        parts.reminding.start()
+        self._stop_answering = self.log.commands.add(self._commands(parts))
         self.recovered = Recovered(
             deliveries_resumed=taken_up.resumed,
             gaps=parts.dispatcher.gaps_found,
             duration_s=self.log.clock.monotonic_s() - began_s,
         )
-        return self
 
     async def stop(self, grace_s: float = STOP_GRACE_S) -> None:
         """Stop everything: calls end, what is not done is handed back or written down as a gap; again: nothing.
 
-        Handlers that are underway have `grace_s` to return in, and are cancelled then.
+        Handlers that are underway have `grace_s` to return in, and are cancelled then. A stop that is cancelled goes on
+        all the same, and the next one waits for it.
         """
+        await asyncio.shield(asyncio.ensure_future(self._stop_alone(grace_s)))
+
+    async def _stop_alone(self, grace_s: float) -> None:
+        async with self._starting_or_stopping:
+            await self._stop(grace_s)
+
+    async def _stop(self, grace_s: float) -> None:
         parts, self._parts = self._parts, None
-        if self._stop_answering is not None:
-            stop_answering, self._stop_answering = self._stop_answering, None
-            await stop_answering()
-        if self._unsubscribe is not None:
-            self._unsubscribe()
-            self._unsubscribe = None
-        if parts is not None:
+        if parts is None:
+            return
+        try:
+            if self._stop_answering is not None:
+                stop_answering, self._stop_answering = self._stop_answering, None
+                await stop_answering()
+            if self._unsubscribe is not None:
+                self._unsubscribe()
+                self._unsubscribe = None
             await parts.reminding.stop()
-            await asyncio.gather(parts.worker.stop(grace_s), parts.dispatcher.stop(grace_s))
+            ended = await asyncio.gather(
+                parts.worker.stop(grace_s), parts.dispatcher.stop(grace_s), return_exceptions=True
+            )
             parts.experiments.stop()
             await parts.extensions.stop()
+        finally:
+            self.log.agents_served.discard(parts.agent)
+        for error in ended:
+            if isinstance(error, LogClosed):
+                logger.warning(
+                    "the log was closed before its runtime was stopped: what was underway is not written down"
+                )
+            elif isinstance(error, BaseException):
+                raise error
 
     async def __aenter__(self) -> Self:
         return await self.start()

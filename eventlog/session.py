@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from eventlog.encoding import MAX_BATCH_BYTES, MAX_BATCH_EVENTS, EventData
+from eventlog.encoding import MAX_BATCH_BYTES, MAX_BATCH_EVENTS, Encoded, EventData
 from eventlog.errors import InvalidEvent, LimitExceeded, LogClosed, ReadOnlyLog
 from eventlog.events import Event, NewEvent, SessionInfo
 from eventlog.following import pages, wait_in
@@ -71,7 +71,7 @@ class Session:
         Either every event has a key or none has: then the batch can be repeated as a whole. Raises as `append` does.
         """
         head = self._owned()
-        items = [self._log.encode(event.type, event.data, event.turn_id, event.key) for event in events]
+        items = [self._encoded(place, event) for place, event in enumerate(events)]
         if not items:
             return []
         if len(items) > MAX_BATCH_EVENTS:
@@ -83,6 +83,11 @@ class Session:
         if keys != {None} and (None in keys or len(keys) != len(items)):
             raise InvalidEvent("key", "give every event of a batch a key of its own, or none of them one")
         return await self._log.submit(head, items, expected_index)
+
+    def _encoded(self, place: int, event: NewEvent) -> Encoded:
+        if not isinstance(event, NewEvent):
+            raise InvalidEvent(f"events[{place}]", f"must be a NewEvent, not {type(event).__name__}")
+        return self._log.encode(event.type, event.data, event.turn_id, event.key)
 
     def _owned(self) -> Head:
         if self._head is None:

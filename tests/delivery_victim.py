@@ -121,7 +121,7 @@ class Server:
         request = context.request_id
         self.note("call", extension, event.event_id, request, event.conversation_id, time.monotonic_ns())
         time.sleep(self._random.uniform(0.0, 0.000_5))
-        await asyncio.sleep(self._random.uniform(0.0, 0.008))
+        await asyncio.sleep(self._random.uniform(0.0, 0.005))
         if (extension, event.turn_id) in self._to_refuse:
             self._to_refuse.remove((extension, event.turn_id))
             self.note("raise", request)

@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
@@ -18,6 +18,8 @@ from eventlog.log import EventLog
 from eventlog.session import Session
 
 T = TypeVar("T")
+
+Attempt = Callable[[], Awaitable[object]]
 
 CHECKOUT = Path(__file__).parents[1]
 KILLED = -9
@@ -195,3 +197,10 @@ async def until(condition: Callable[[], object]) -> None:
     """Let the others run until something holds; the time limit of the test is the limit."""
     while not condition():
         await asyncio.sleep(0)
+
+
+async def nothing_happened(log: EventLog, session: Session, next_index: int) -> None:
+    """Assert that the file is not locked and the session as long as before, and that the next append gets its index."""
+    await assert_unlocked(log)
+    assert indexes(await all_of(session.read())) == list(range(next_index))
+    assert (await session.append("test.noted", {})).index == next_index

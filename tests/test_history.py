@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import sqlite3
 import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
@@ -16,6 +17,7 @@ from eventlog.errors import InvalidEvent, SessionExists
 from eventlog.events import Event
 from eventlog.history import MAX_LINE_BYTES, MAX_NAMED, ImportReport, lines_of
 from eventlog.log import EventLog
+from eventlog.store.events import MAX_OWN_TYPES
 from tests.log_kit import all_of, fill, indexes, whole
 from tests.real_data import real_data
 
@@ -106,6 +108,34 @@ async def test_the_real_sessions_can_be_played_live(log: EventLog) -> None:
         stored = [event.to_dict() async for event in (await log.session(session_id)).read()]
         assert [{**event, "at": 0} for event in stored] == [{**event, "at": 0} for event in expected]
     await whole(log)
+
+
+async def test_r97_what_the_file_says_of_sessions_turns_and_jobs_follows_from_the_events_alone(
+    log: EventLog, tmp_path: Path
+) -> None:
+    """R97: the log is the source of truth: its lines alone, in a fresh file, make the same sessions, turns and jobs."""
+    usage = {"inputTokens": 1, "outputTokens": 2, "cacheReadTokens": 3, "cacheWriteTokens": 4}
+    for id in ("a", "b"):
+        session = await log.start_session(id, project="p", agent="coder", title="first", auth={"u": id})
+        await session.append("job.queued", {"jobId": "j1", "name": "build"})
+        await session.append("job.started", {"jobId": "j1"})
+        for version in range(2):
+            await session.append("turn.completed", {"result": {"v": version}, "usage": usage}, turn_id="t1")
+        await session.append("job.completed", {"jobId": "j1", "status": "succeeded", "result": 1})
+        await session.append("job.started", {"jobId": "j1"})  # a terminal status is final
+        await session.append("session.updated", {"title": "second"})
+    await log.append("b", "session.failed", {"message": "no"})
+    async with EventLog(tmp_path / "fresh.db") as fresh:
+        await fresh.import_events([line async for line in log.export()])
+        for view in ("sessions", "turns", "jobs"):
+            rows = await log.store.read(rows_of, view)
+            assert await fresh.store.read(rows_of, view) == rows
+            assert len(rows) >= 2
+        assert [info async for info in fresh.sessions()] == [info async for info in log.sessions()]
+
+
+def rows_of(connection: sqlite3.Connection, view: str) -> list[Any]:
+    return connection.execute(f"SELECT * FROM {view} ORDER BY 1, 2").fetchall()  # noqa: S608 (our own text)
 
 
 # -------------------------------------------------------------------------------------------------- history, not news
@@ -229,11 +259,32 @@ async def test_strict_ends_at_the_first_bad_line_and_names_it(log: EventLog, liv
     lines = [start, *[line(n) for n in range(1, 700)], b"{", line(700)]
     with pytest.raises(InvalidEvent, match="line 701"):
         await log.import_events(lines, live=live, strict=True)
-    kept = (await log.session("s")).next_index
-    assert kept in (500, 700)  # what came before it stays, in whole batches
+    assert (await log.session("s")).next_index == 700, "what came before it stays"
     await whole(log)
     report = await log.import_events([each for each in lines if each != b"{"], live=live, strict=True)
-    assert (report.known, report.added) == (kept, 701 - kept)
+    assert (report.known, report.added) == (700, 1)
+
+
+async def test_an_import_brings_no_more_types_than_there_may_be(log: EventLog) -> None:
+    lines = [line(n, type=f"own.t{n}") for n in range(MAX_OWN_TYPES)]
+    beyond = [
+        line(0, "new", type="own.one.too.many"),
+        line(0, "known", type="own.t7"),
+        line(1, "known", type="session.waiting", data={}),
+    ]
+    report = await log.import_events([*lines, *beyond])
+    assert (report.added, report.bad_count, report.bad[0].number) == (MAX_OWN_TYPES + 2, 1, MAX_OWN_TYPES + 1)
+    assert "10000 event types" in report.bad[0].why
+    assert [info.id async for info in log.sessions()] == ["s", "known"]
+    await whole(log)
+
+
+async def test_bad_lines_are_named_in_their_order(log: EventLog) -> None:
+    lines = [line(0), line(7), b"{", line(0, data={"n": "other"}), b"[]", line(9), line(1)]
+    report = await log.import_events(lines)
+    assert [bad.number for bad in report.bad] == [2, 3, 4, 5, 6]
+    with pytest.raises(InvalidEvent, match="line 2"):
+        await log.import_events(lines, strict=True)
 
 
 async def test_bad_lines_are_counted_beyond_those_that_are_named(log: EventLog) -> None:

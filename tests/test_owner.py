@@ -28,6 +28,7 @@ from tests.log_kit import (
     KILLED,
     all_of,
     child,
+    crash_copy,
     everything_in,
     fill,
     indexes,
@@ -216,6 +217,27 @@ async def test_any_number_may_read_meanwhile(tmp_path: Path) -> None:
             await reader.close()
         await fill(session, 5)
         await whole(log)
+
+
+async def test_a_reader_of_a_killed_owners_log_leaves_its_files_as_they_are(tmp_path: Path) -> None:
+    """It sees what is in the WAL, and brings nothing of it into the database: that is an owner's work."""
+    async with EventLog(tmp_path / "agent.db") as log:
+        session = await log.start_session("s")
+        await fill(session, 30)
+        path = crash_copy(log.path, tmp_path / "killed")
+    before = everything_in(path.parent)
+    async with EventLog(path, read_only=True) as reader:
+        assert indexes(await all_of((await reader.session("s")).read())) == list(range(31))
+        assert (await reader.check()).ok
+        assert (await reader.stats())["ownerPid"] is None
+    after = {name: content for name, content in everything_in(path.parent).items() if not name.endswith("-shm")}
+    assert after == before
+    await a_second_owner(path)
+
+
+async def a_second_owner(path: Path) -> None:
+    async with EventLog(path) as log:
+        assert (await log.session("s")).next_index == 31
 
 
 async def test_opening_a_file_again_here_does_not_drop_the_owners_locks(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from eventlog.errors import (
     SessionNotFound,
 )
 from eventlog.events import Event, NewEvent
-from eventlog.log import EventLog
+from eventlog.log import RECENT_SESSIONS, EventLog
 from eventlog.session import Session
 from eventlog.store.writer import MAX_QUEUE_BYTES, MAX_QUEUE_EVENTS
 from tests.log_kit import all_of, assert_unlocked, damaging, fill, indexes, until, whole
@@ -123,6 +123,30 @@ async def test_64_tasks_append_to_1000_sessions_across_slices_and_a_reopening(tm
         await assert_contiguous(log, {id: first[id] + again[id] for id in ids})
     async with EventLog(path, read_only=True) as log:
         await assert_contiguous(log, {id: first[id] + again[id] for id in ids})
+
+
+async def test_many_that_find_a_session_anew_share_its_one_memory(tmp_path: Path) -> None:
+    """Nothing of it is in memory, 60 tasks ask for it at once by its id and by handles: two would give out one index
+    twice. The same when it was long not in use, and 4,200 other sessions were."""
+    path = tmp_path / "agent.db"
+    async with EventLog(path) as log:
+        await fill(await log.start_session("s"), 3)
+    async with EventLog(path) as log:
+
+        async def by_handle(n: int) -> Event[Any]:
+            return await (await log.session("s")).append("own.type", {"n": n})
+
+        async def many_at_once(first: int) -> None:
+            attempts = [by_handle(n) if n % 2 else log.append("s", "own.type", {"n": n}) for n in range(60)]
+            assert sorted(indexes(await asyncio.gather(*attempts))) == list(range(first, first + 60))
+
+        await many_at_once(4)
+        await asyncio.gather(*[log.start_session(f"other{n}") for n in range(RECENT_SESSIONS + 100)])
+        await asyncio.gather(*[log.append(f"other{n}", "own.type", {}) for n in range(RECENT_SESSIONS + 100)])
+        await log.store.absorb()
+        await many_at_once(64)
+        assert indexes(await all_of((await log.session("s")).read())) == list(range(124))
+        await whole(log)
 
 
 # ----------------------------------------------------------------------------------------------------- cancellation

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import multiprocessing
 from collections.abc import Callable, Coroutine
 from multiprocessing.connection import wait
@@ -33,4 +34,5 @@ async def ended(process: ForkServerProcess, limit_s: float = 30.0) -> int:
 
 
 def _run(main: Callable[..., Coroutine[Any, Any, None]], *arguments: object) -> None:
+    logging.getLogger("eventlog").addHandler(logging.NullHandler())  # what fails in here fails on purpose
     asyncio.run(main(*arguments))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from eventlog.errors import CorruptEvent
 from eventlog.events import Event
 from eventlog.store.events import last_position
 from eventlog.store.reading import Bounds, Reading, damage
@@ -103,7 +104,23 @@ def _page(connection: sqlite3.Connection, state: _State, report: Report, end: in
         state.position = event.position
         report.events += 1
         _check_event(event, digests[event.position], state, report)
+        if event.type == "session.started" and event.index == 0:
+            _check_session(connection, event, report)
     return len(events)
+
+
+def _check_session(connection: sqlite3.Connection, event: Event[Any], report: Report) -> None:
+    """What a session's row says of its start has to be what its first event says, which has a checksum."""
+    row = connection.execute(
+        "SELECT agent, project, channel_id, mode, purpose, started_at FROM session WHERE id = ?", (event.session_id,)
+    ).fetchone()
+    try:
+        data = event.data
+    except CorruptEvent:
+        return  # named already
+    said = (data.agent, data.project_id, data.channel_id, data.mode, data.purpose, event.at_us)
+    if row != said:
+        report.faults.append(f"the row of session {event.session_id!r} says another start than its first event")
 
 
 def _check_event(event: Event[Any], digest: bytes, state: _State, report: Report) -> None:
@@ -152,6 +169,9 @@ def _check_index(connection: sqlite3.Connection, report: Report, full: bool) -> 
     (beyond,) = connection.execute("SELECT position FROM absorbed").fetchone()
     if beyond > last_position(connection):
         report.faults.append(f"the session index claims events up to position {beyond}, which is behind the end")
+    (first_era,) = connection.execute("SELECT coalesce(min(first_position), 0) FROM era").fetchone()
+    if first_era != 1:
+        report.faults.append("no era covers the first positions")
     pragma = "integrity_check" if full else "quick_check"
     for (line,) in connection.execute(f"PRAGMA {pragma}(20)").fetchall():
         if line != "ok":

@@ -11,6 +11,7 @@ from urllib.parse import quote
 import aiosqlite
 
 from eventlog.errors import (
+    BrokenInvariant,
     DamagedFile,
     EventLogError,
     LogClosed,
@@ -218,6 +219,10 @@ def _checkpoint(connection: sqlite3.Connection, mode: str) -> Checkpoint:
 
 def map_error(error: BaseException, path: Path) -> BaseException:
     """SQLite's error as one of ours; anything else as it is."""
+    if isinstance(error, StopIteration):  # which no future takes: its waiter would wait for ever
+        return BrokenInvariant("a unit of work ended without a result")
+    if isinstance(error, UnicodeDecodeError):
+        return DamagedFile(path, f"it has text that is no UTF-8: {error}")
     if not isinstance(error, sqlite3.Error):
         return error
     name = getattr(error, "sqlite_errorname", None) or ""

@@ -87,7 +87,7 @@ class Head:
         return list(enumerate(tail.positions[:], tail.first))
 
 
-class Append(msgspec.Struct, eq=False):
+class Append(msgspec.Struct, eq=False, gc=False):
     """One call of append: its events before, and what became of them after."""
 
     head: Head
@@ -109,16 +109,6 @@ class Append(msgspec.Struct, eq=False):
                 return True
         return False
 
-    @property
-    def can_be_refused(self) -> bool:
-        """Whether there is anything to look at before it is stored."""
-        return (
-            self.items[0].key is not None
-            or self.expected_index is not None
-            or self.start is not None
-            or self.head.key is None
-        )
-
     def measure(self) -> int:
         """How many events it has; notes what it counts for in the queue."""
         rows = len(self.items)
@@ -127,12 +117,6 @@ class Append(msgspec.Struct, eq=False):
             size_bytes += len(item.raw)
         self.size_bytes = size_bytes
         return rows
-
-    def settle(self) -> None:
-        """On the loop: it is stored or refused, and its caller may know."""
-        self.is_settled = True
-        if not self.landed.done():  # its caller may have been cancelled
-            self.landed.set_result(None)
 
     async def settled(self) -> None:
         """Return when it is stored or refused, however often the waiter is cancelled."""
@@ -191,6 +175,7 @@ class Draft:
     __slots__ = (
         "checksums",
         "known",
+        "moves_sessions",
         "new_types",
         "next_indexes",
         "now_us",
@@ -204,6 +189,7 @@ class Draft:
         self.position = position
         self.now_us = now_us
         self.known = known
+        self.moves_sessions = False
         self.checksums: list[bytes] = []
         self.values: list[Any] = []  # of the rows, one after the other
         self.next_indexes: dict[Head, int] = {}
@@ -274,13 +260,18 @@ class Events:
             index = next_indexes.get(head)
             if index is None:
                 index = head.next_index
-            if append.can_be_refused and not self._accept(append, index, draft):
+            can_be_refused = (
+                append.start or append.expected_index is not None or append.items[0].key or head.key is None
+            )
+            if can_be_refused and not self._accept(append, index, draft):
                 continue
             events, session = append.events, head.key or draft.started[head].key
             for item in append.items:
                 position += 1
                 type_, turn_id, key, raw = item.type, item.turn_id, item.key, item.raw
                 type_key = types.get(type_) or self._new_type(type_, draft)
+                if type_key <= MAX_SESSION_TYPE:
+                    draft.moves_sessions = True
                 text = raw.decode()
                 checksums.append(checksum(position, head.id, index, now_us, type_, turn_id, key, text))
                 values += (session, index, type_key, text, turn_id or "", key or "")
@@ -320,15 +311,17 @@ class Events:
             head.info = replace(start.info, started_at=began, updated_at=began)
             head.key = self.last_session_key = start.key
         recorded: list[Event[Any]] = []
+        repeats = draft.repeats
         for append in group:
             events = append.events
-            if not events or append in draft.repeats:
+            if not events or (repeats and append in repeats):
                 continue
-            head, first = append.head, events[0]
-            self.note(head, first.index, first.position, len(events), first.at_us)
-            for event in events:
-                if event.type in STATE_TYPES:
-                    head.info = moved(head.info, event)
+            first = events[0]
+            self.note(append.head, first.index, first.position, len(events), draft.now_us)
+            if draft.moves_sessions:
+                for event in events:
+                    if event.type in STATE_TYPES:
+                        append.head.info = moved(append.head.info, event)
             recorded += events
         return recorded
 
@@ -445,7 +438,8 @@ class Eras:
         """The era in which a position was issued."""
         if position >= self._current_first:
             return self.current
-        return next(era for first, era in reversed(self._rows) if first <= position)
+        oldest = self._rows[0][1] if self._rows else ""  # of a damaged table, which must not hide the event
+        return next((era for first, era in reversed(self._rows) if first <= position), oldest)
 
 
 STATE_TYPES = frozenset(name for name, key in TYPE_KEYS.items() if key <= MAX_SESSION_TYPE)

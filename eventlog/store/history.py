@@ -12,6 +12,7 @@ from eventlog.events import Envelope, SessionStarted
 from eventlog.store.database import in_transaction
 from eventlog.store.events import (
     FIRST_OWN_TYPE,
+    MAX_OWN_TYPES,
     Events,
     Head,
     checksum,
@@ -84,6 +85,8 @@ class _Import:
     # -- one line -----------------------------------------------------------------------------------------------
 
     def _take(self, envelope: Envelope) -> str | None:
+        if not self._has_room_for(envelope.type):
+            return f"there are {MAX_OWN_TYPES} event types of your own already"
         head = self._head(envelope)
         if head is None:
             return "a session begins with index 0"
@@ -94,8 +97,14 @@ class _Import:
             return self._compare(head, envelope)
         self._new[(head.id, envelope.index)] = envelope
         self._next[head.id] = upcoming + 1
+        self._type_key(envelope.type)
         self.taken.added += 1
         return None
+
+    def _has_room_for(self, name: str) -> bool:
+        if name in self._events.types or name in self._new_types:
+            return True
+        return self._events.own_types() + len(self._new_types) < MAX_OWN_TYPES
 
     def _head(self, envelope: Envelope) -> Head | None:
         session_id = envelope.session_id

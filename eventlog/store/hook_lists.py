@@ -8,6 +8,7 @@ import msgspec
 
 from eventlog.store.cursors import OnRestart
 from eventlog.store.events import last_position
+from eventlog.store.reading import MAX_POSITION
 from eventlog.store.store import Store
 
 
@@ -96,7 +97,7 @@ def _gaps(connection: sqlite3.Connection, name: str | None, limit: int) -> list[
         "SELECT h.agent, h.name, s.id, g.first, g.last, g.at_most, g.at FROM hook_gap AS g"
         " JOIN hook AS h ON h.hook = g.hook LEFT JOIN session AS s ON s.session = g.session"
         " WHERE ? IS NULL OR h.name = ? ORDER BY g.gap DESC LIMIT ?",
-        (name, name, limit),
+        (name, name, min(limit, MAX_POSITION)),
     )
     return [GapRow(*row) for row in rows]
 
@@ -105,6 +106,6 @@ def _errors(connection: sqlite3.Connection, name: str | None, after: int, limit:
     rows = connection.execute(
         "SELECT error, agent, name, position, message, at FROM hook_error"
         " WHERE error > ? AND (? IS NULL OR name = ?) ORDER BY error DESC LIMIT ?",
-        (after, name, name, limit),
+        (after, name, name, min(limit, MAX_POSITION)),
     ).fetchall()
     return [ErrorRow(*row) for row in reversed(rows)]

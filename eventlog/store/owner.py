@@ -3,7 +3,6 @@
 import asyncio
 import fcntl
 import json
-import mmap
 import os
 import re
 import stat
@@ -175,9 +174,9 @@ class HeadFile:
     """`<db>.head`: the last position that a commit proved, kept apart from the database to notice its loss.
 
     Two 64-byte slots are written in turn, after the commit and before the ack, so it may lag but never lead, and a
-    torn slot leaves the other one. It is a shared mapping and not a pwrite: both survive a kill of the process, and
-    a store needs no turn of the interpreter lock. It reaches the disk with checkpoints only. Where a commit does not
-    wait for the disk (`at_commit=False`), only a checkpoint proves anything.
+    torn slot leaves the other one. It reaches the disk with checkpoints only; until then it survives the end of the
+    process. It is written by `pwrite`, since a mapping would end the process when somebody cuts the file. Where a
+    commit does not wait for the disk (`at_commit=False`), only a checkpoint proves anything.
     """
 
     SLOT = struct.Struct(">8s8s8sQQ8x16s")  # magic, file id, era, sequence, position, checksum
@@ -186,7 +185,7 @@ class HeadFile:
     def __init__(self, path: Path, *, at_commit: bool = True) -> None:
         self.path = path.with_name(path.name + ".head")
         self._at_commit = at_commit
-        self._map: mmap.mmap | None = None
+        self._descriptor: int | None = None
         self._sequence = 0
         self._prefix = b""
 
@@ -211,16 +210,11 @@ class HeadFile:
     def open(self, file_id: str, era: str, position: int) -> None:
         """Go on from `position`, whatever the file proved; its last proof stands until the new one is written."""
         last, size = self.read(), 2 * self.SLOT.size
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            if os.fstat(descriptor).st_size != size:
-                # Written before it is mapped, so that its blocks are there and a full disk cannot fault the mapping.
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, bytes(size), 0)
-                os.fsync(descriptor)
-            self._map = mmap.mmap(descriptor, size)
-        finally:
-            os.close(descriptor)
+        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if os.fstat(self._descriptor).st_size != size:
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, bytes(size), 0)  # now its blocks are there: a full disk cannot refuse a slot
+            os.fsync(self._descriptor)
         self._sequence = 0 if last is None else last.sequence
         self._prefix = self.MAGIC + file_id.encode() + era.encode()
         self.checkpointed(position)
@@ -236,24 +230,24 @@ class HeadFile:
         self.sync()
 
     def _write(self, position: int) -> None:
-        if self._map is None:
+        if self._descriptor is None:
             return
         self._sequence += 1
         body = self._prefix + struct.pack(">QQ8x", self._sequence, position)
         offset = self.SLOT.size * (self._sequence & 1)
-        self._map[offset : offset + self.SLOT.size] = body + blake2b(body, digest_size=16).digest()
+        os.pwrite(self._descriptor, body + blake2b(body, digest_size=16).digest(), offset)
 
     def sync(self) -> None:
         """Bring the slots to the disk."""
-        if self._map is not None:
-            self._map.flush()
+        if self._descriptor is not None:
+            os.fsync(self._descriptor)
 
     def close(self) -> None:
-        """Sync and unmap; calling it again does nothing."""
-        if self._map is not None:
-            self._map.flush()
-            self._map.close()
-            self._map = None
+        """Sync and close; calling it again does nothing."""
+        if self._descriptor is not None:
+            self.sync()
+            os.close(self._descriptor)
+            self._descriptor = None
 
 
 def create_folder(path: Path) -> None:

@@ -187,10 +187,13 @@ class Writer:
         self.queued_events -= landed.rows
         self.queued_bytes -= landed.size_bytes
         self._send_next()
-        for append in group:
-            if error is not None:
+        if error is not None:
+            for append in group:
                 append.error = _own_copy(error)
-            append.settle()
+        for append in group:
+            append.is_settled = True
+            if not append.landed.done():  # its caller may have been cancelled
+                append.landed.set_result(None)
         if self._room:
             self._give_room()
         self._landed(recorded, group)

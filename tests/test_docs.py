@@ -1,0 +1,59 @@
+"""The documents say what works: their code is taken out of them and run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from eventlog import EventLog, Runtime, validate_manifest
+from eventlog.host.kv import Kv
+from eventlog.observe import discover
+
+CHECKOUT = Path(__file__).parents[1]
+
+
+def blocks(document: str, language: str) -> list[str]:
+    """The code blocks of a document in one language, in their order."""
+    text = (CHECKOUT / document).read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def test_the_readme_embeds_the_log_as_the_example_does() -> None:
+    example = (CHECKOUT / "examples/embed.py").read_text()
+    code = example.split('"""', 2)[2].strip()
+    assert blocks("README.md", "python")[0].strip() == code
+
+
+def test_r65_the_hook_of_the_guide_is_found_without_a_finding(tmp_path: Path) -> None:
+    file = tmp_path / "agent/hooks/audit/usage.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(blocks("docs/hooks.md", "python")[0])
+    found = discover(tmp_path)
+    assert found.findings == ()
+    assert [hook.name for hook in found.hooks] == ["audit/usage"]
+
+
+async def test_r18_the_extension_of_the_guide_is_granted_and_delivered_a_turn(tmp_path: Path) -> None:
+    folder = tmp_path / "agent/extensions/points"
+    folder.mkdir(parents=True)
+    (folder / "extension.json").write_text(blocks("docs/extensions.md", "json")[0])
+    (folder / "main.py").write_text(blocks("docs/extensions.md", "python")[0])
+    assert validate_manifest(folder) == []
+    async with (
+        EventLog(tmp_path / "agent.db") as log,
+        Runtime(log, agent_dir=tmp_path, grants={"points": ["default"]}) as runtime,
+    ):
+        session = await log.start_session("s1")
+        turn = await session.append("turn.completed", {"result": "well done"}, turn_id="t1")
+        await runtime.settled()
+        assert await Kv(log.store, "extension:acme.points").list() == [f"points/{turn.id}"]
+
+
+def test_every_link_between_the_documents_leads_somewhere() -> None:
+    broken = [
+        f"{document.name}: {target}"
+        for document in (*CHECKOUT.glob("*.md"), *(CHECKOUT / "docs").glob("*.md"))
+        for target in re.findall(r"\]\(([\w./-]+)(?:#[\w-]*)?\)", document.read_text())
+        if not (document.parent / target).exists()
+    ]
+    assert broken == []
