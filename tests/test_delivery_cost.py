@@ -260,8 +260,8 @@ def test_a_durable_event_costs_the_same_with_a_thousand_gaps(queue: Queue) -> No
     before = steps_of_an_event(queue)
     queue.connection.executemany(
         "INSERT INTO delivery_gap (extension, project, reason, first, last, count, at)"
-        " VALUES (1, 'p', 'capacity', ?1, ?1, 1, 0)",
-        [(-number,) for number in range(1_000)],
+        " VALUES (1, 'p', 'capacity', ?, ?, 1, 0)",
+        [(-number, -number) for number in range(1_000)],
     )
     assert steps_of_an_event(queue) <= before + 1
 

@@ -220,20 +220,20 @@ _LIST = """
     JOIN extension AS e ON e.extension = d.extension
     JOIN session AS s ON s.session = d.session
     JOIN event_type AS t ON t.type = d.type
-    WHERE d.state <> 'dead' AND (?1 IS NULL OR d.extension = ?1)
+    WHERE d.state <> 'dead' AND (:extension IS NULL OR d.extension = :extension)
     ORDER BY e.name, d.position
 """
 _GAPS = """
     SELECT e.name, g.project, g.reason, g.first, g.last, g.count, g.at
     FROM delivery_gap AS g JOIN extension AS e ON e.extension = g.extension
-    WHERE g.gap > ?1 AND (?2 IS NULL OR g.extension = ?2)
+    WHERE g.gap > :after AND (:extension IS NULL OR g.extension = :extension)
     ORDER BY g.gap
 """
 
 
 def list_deliveries(connection: sqlite3.Connection, extension: int | None = None) -> list[Delivery]:
     """Every live delivery, by extension and position."""
-    rows = connection.execute(_LIST, (extension,)).fetchall()
+    rows = connection.execute(_LIST, {"extension": extension}).fetchall()
     return [_delivery(*row) for row in rows]
 
 
@@ -243,5 +243,5 @@ def _delivery(*row: Any) -> Delivery:
 
 def list_gaps(connection: sqlite3.Connection, extension: int | None = None, after: int = 0) -> list[DeliveryGap]:
     """The gaps that were opened after the gap with this key, oldest first."""
-    rows = connection.execute(_GAPS, (after, extension)).fetchall()
+    rows = connection.execute(_GAPS, {"after": after, "extension": extension}).fetchall()
     return [DeliveryGap(*row[:-1], *map(as_time, row[-1:])) for row in rows]

@@ -7,7 +7,6 @@ but for `Head`, whose fields the loop may read.
 import asyncio
 import sqlite3
 import weakref
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from hashlib import blake2b
@@ -32,9 +31,7 @@ FIRST_OWN_TYPE = 1000
 MAX_OWN_TYPES = 10_000
 EVENT_OVERHEAD_BYTES = 100  # what an event counts for in the queue beside its data
 MAX_SESSION_TYPE = 6  # types up to this key move the session's own state
-COLUMNS = "position, at, checksum, session, idx, type, data, turn_id, key"
-WIDTH = 6  # values of a row; position, time and checksum are the group's own
-CHECKSUM_BYTES = 16
+COLUMNS: tuple[str, ...] = ("position", "at", "session", "idx", "type", "turn_id", "data", "checksum", "key")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 ROWS_PER_STATEMENT = 128  # each number of rows up to this has a prepared statement of its own
@@ -87,7 +84,7 @@ class Head:
         return list(enumerate(tail.positions[:], tail.first))
 
 
-class Append(msgspec.Struct, eq=False, gc=False):
+class Append(msgspec.Struct, eq=False):
     """One call of append: its events before, and what became of them after."""
 
     head: Head
@@ -125,7 +122,7 @@ class Append(msgspec.Struct, eq=False, gc=False):
             await self.landed
 
 
-_BLAKE2B_128 = blake2b(digest_size=CHECKSUM_BYTES)
+_BLAKE2B_128 = blake2b(digest_size=16)
 
 
 def checksum(
@@ -138,28 +135,25 @@ def checksum(
 
 
 @cache
-def insert_statement(rows: int) -> str:
-    """One INSERT of so many rows. ?1 is the position before the first, ?2 the time of all, ?3 their checksums.
+def insert_statement(rows: int, columns: tuple[str, ...]) -> str:
+    """One INSERT of so many rows."""
+    row = f"({','.join('?' * len(columns))})"
+    return f"INSERT INTO log ({','.join(columns)}) VALUES {','.join([row] * rows)}"
 
-    `sqlite3` takes ten times as long to bind None or bytes as it takes for text and integers. So the checksums are
-    one value, and "" stands for no turn and no key, which are never empty.
+
+def insert_rows(connection: sqlite3.Connection, values: list[Any]) -> None:
+    """Insert rows, value after value; more than one statement's worth only inside the caller's transaction.
+
+    The values are used up.
     """
-    values = ",".join(
-        f"(?1+{row},?2,substr(?3,{1 + CHECKSUM_BYTES * (row - 1)},{CHECKSUM_BYTES}),?,?,?,?,nullif(?,''),nullif(?,''))"
-        for row in range(1, rows + 1)
-    )
-    return f"INSERT INTO log ({COLUMNS}) VALUES {values}"
-
-
-def insert_rows(
-    connection: sqlite3.Connection, position: int, at_us: int, checksums: Sequence[bytes], values: list[Any]
-) -> None:
-    """Insert flat rows behind a position; more than one statement's worth only inside the caller's transaction."""
-    for first in range(0, len(checksums), ROWS_PER_STATEMENT):
-        part = checksums[first : first + ROWS_PER_STATEMENT]
-        end = first + len(part)
-        parameters = [position + first, at_us, b"".join(part), *values[first * WIDTH : end * WIDTH]]
-        connection.execute(insert_statement(len(part)), parameters)
+    columns = COLUMNS
+    if not any(values[len(columns) - 1 :: len(columns)]):  # few events have a key, and NULL takes long to bind
+        del values[len(columns) - 1 :: len(columns)]
+        columns = COLUMNS[:-1]
+    step = ROWS_PER_STATEMENT * len(columns)
+    for start in range(0, len(values), step):
+        part = values[start : start + step]
+        connection.execute(insert_statement(len(part) // len(columns), columns), part)
 
 
 class Start(NamedTuple):
@@ -173,7 +167,6 @@ class Draft:
     """A group while it is formed: nothing of it is believed until its commit succeeded."""
 
     __slots__ = (
-        "checksums",
         "known",
         "moves_sessions",
         "new_types",
@@ -190,7 +183,6 @@ class Draft:
         self.now_us = now_us
         self.known = known
         self.moves_sessions = False
-        self.checksums: list[bytes] = []
         self.values: list[Any] = []  # of the rows, one after the other
         self.next_indexes: dict[Head, int] = {}
         self.new_types: dict[str, int] = {}
@@ -226,7 +218,7 @@ class Events:
         heads = [reference() for reference in self.heads.valuerefs()]
         known = {head.key: head for head in heads if head is not None and head.key is not None}
         # Of a damaged file: beyond its end nothing is absorbed, or what is appended there could not be found.
-        connection.execute("UPDATE absorbed SET position = ?1 WHERE position > ?1", (self.position,))
+        connection.execute("UPDATE absorbed SET position = ? WHERE position > ?", (self.position, self.position))
         self.unabsorbed = {}
         for key, session_id, index, position, at_us, first in connection.execute(_UNABSORBED).fetchall():
             head = self.unabsorbed.get(key)
@@ -254,7 +246,7 @@ class Events:
 
     def _form(self, group: list[Append], draft: Draft) -> None:
         now_us, era, types = draft.now_us, self.eras.current, self.types
-        position, next_indexes, checksums, values = draft.position, draft.next_indexes, draft.checksums, draft.values
+        position, next_indexes, values = draft.position, draft.next_indexes, draft.values
         for append in group:
             head = append.head
             index = next_indexes.get(head)
@@ -273,8 +265,9 @@ class Events:
                 if type_key <= MAX_SESSION_TYPE:
                     draft.moves_sessions = True
                 text = raw.decode()
-                checksums.append(checksum(position, head.id, index, now_us, type_, turn_id, key, text))
-                values += (session, index, type_key, text, turn_id or "", key or "")
+                digest = checksum(position, head.id, index, now_us, type_, turn_id, key, text)
+                # A bytearray is bound at once; for bytes, Python 3.11 looks for an adapter first.
+                values += (position, now_us, session, index, type_key, turn_id, text, bytearray(digest), key)
                 events.append(Event(type_, index, head.id, turn_id, now_us, position, era, raw, key, item.payload))
                 index += 1
             next_indexes[head] = index
@@ -283,12 +276,12 @@ class Events:
         draft.position = position
 
     def _write(self, connection: sqlite3.Connection, draft: Draft) -> None:
-        rows = len(draft.checksums)
+        rows = draft.position - self.position
         if not rows:
             return
         if rows <= ROWS_PER_STATEMENT and not draft.started and not draft.new_types:
             # One autocommit statement: the thread waits for the interpreter once, not four times.
-            insert_rows(connection, self.position, draft.now_us, draft.checksums, draft.values)
+            insert_rows(connection, draft.values)
             return
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -296,7 +289,7 @@ class Events:
                 insert_session(connection, start.key, start.info, draft.now_us)
             for name, key in draft.new_types.items():
                 connection.execute("INSERT INTO event_type (type, name) VALUES (?, ?)", (key, name))
-            insert_rows(connection, self.position, draft.now_us, draft.checksums, draft.values)
+            insert_rows(connection, draft.values)
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:

@@ -252,9 +252,9 @@ def revoke(connection: sqlite3.Connection, name: str, project: str, capability: 
     if capability is not None and capability not in TYPE_OF_CAPABILITY:
         raise InvalidName("capability", capability, f"there are {' and '.join(TYPE_OF_CAPABILITY)}")
     taken = connection.execute(
-        "DELETE FROM extension_grant WHERE extension = ?1 AND project = ?2 AND (?3 IS NULL OR capability = ?3)"
-        " RETURNING capability",
-        (found.key, project, capability),
+        "DELETE FROM extension_grant WHERE extension = :key AND project = :project"
+        " AND (:capability IS NULL OR capability = :capability) RETURNING capability",
+        {"key": found.key, "project": project, "capability": capability},
     ).fetchall()
     if not taken:
         return Cleared(0, 0)
@@ -300,9 +300,9 @@ def _clear(
     states = [
         state
         for (state,) in connection.execute(
-            "DELETE FROM delivery WHERE extension = ?1 AND (?2 IS NULL OR project = ?2)"
-            " AND (?3 IS NULL OR type IN (SELECT value FROM json_each(?3))) RETURNING state",
-            (key, project, None if types is None else json.dumps(types)),
+            "DELETE FROM delivery WHERE extension = :key AND (:project IS NULL OR project = :project)"
+            " AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types))) RETURNING state",
+            {"key": key, "project": project, "types": None if types is None else json.dumps(types)},
         ).fetchall()
     ]
     dead = states.count("dead")

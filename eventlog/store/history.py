@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from dataclasses import dataclass, field
+from typing import Any
 
 from eventlog.events import Envelope, SessionStarted
 from eventlog.store.database import in_transaction
@@ -162,13 +163,15 @@ class _Import:
 
     def _write(self) -> None:
         connection, position = self._connection, self._events.position
+        values: list[Any] = []
         connection.execute("INSERT INTO gate VALUES (1, 'import')")  # the trigger makes no deliveries of these
         for (session_id, index), envelope in self._new.items():
             type_, turn_id, text = envelope.type, envelope.turn_id, envelope.data.decode()
-            digest = checksum(position + 1, session_id, index, envelope.at_us, type_, turn_id, None, text)
-            row = [self._heads[session_id].key, index, self._type_key(type_), text, turn_id or "", ""]
-            insert_rows(connection, position, envelope.at_us, [digest], row)  # one by one: each has a time of its own
+            session, type_key, at_us = self._heads[session_id].key, self._type_key(type_), envelope.at_us
             position += 1
+            digest = checksum(position, session_id, index, at_us, type_, turn_id, None, text)
+            values += (position, at_us, session, index, type_key, turn_id, text, bytearray(digest), None)
+        insert_rows(connection, values)
         connection.execute("DELETE FROM gate")
         first = self._events.position + 1
         joined = connection.execute("SELECT first FROM imported WHERE last = ?", (first - 1,)).fetchone()

@@ -74,11 +74,11 @@ def find_turn(connection: sqlite3.Connection, conversation_id: str, turn_id: str
 def _last_text(connection: sqlite3.Connection, session: int, turn_id: str, upto: int, type_key: int) -> str | None:
     row = connection.execute(
         "SELECT json_extract(l.data, '$.text') FROM session_index AS i JOIN log AS l ON l.position = i.position"
-        " WHERE i.session = ?1 AND l.turn_id = ?2 AND l.type = ?4 AND l.position <= ?3"
+        " WHERE i.session = :session AND l.turn_id = :turn AND l.type = :type AND l.position <= :upto"
         " UNION ALL"
         " SELECT json_extract(l.data, '$.text') FROM log AS l WHERE l.position > (SELECT position FROM absorbed)"
-        " AND l.session = ?1 AND l.turn_id = ?2 AND l.type = ?4 AND l.position <= ?3",
-        (session, turn_id, upto, type_key),
+        " AND l.session = :session AND l.turn_id = :turn AND l.type = :type AND l.position <= :upto",
+        {"session": session, "turn": turn_id, "upto": upto, "type": type_key},
     ).fetchall()
     return row[-1][0] if row else None
 
@@ -91,9 +91,9 @@ def find_job(connection: sqlite3.Connection, job_id: str, projects: Sequence[str
     row = connection.execute(
         "SELECT j.job_id, s.id, s.project, j.name, j.status, CAST(l.data AS BLOB) FROM job AS j"
         " JOIN session AS s ON s.session = j.session LEFT JOIN log AS l ON l.position = j.position"
-        " WHERE j.job_id = ?1 AND (?2 IS NULL OR s.project IN (SELECT value FROM json_each(?2)))"
+        " WHERE j.job_id = :job AND (:projects IS NULL OR s.project IN (SELECT value FROM json_each(:projects)))"
         " ORDER BY j.position DESC LIMIT 1",
-        (job_id, None if projects is None else json.dumps(projects)),
+        {"job": job_id, "projects": None if projects is None else json.dumps(projects)},
     ).fetchone()
     if row is None:
         return None
