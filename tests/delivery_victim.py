@@ -1,6 +1,6 @@
 """A server with five extensions that is killed: it records turns of fifty conversations, and keeps a journal.
 
-The journal is a file of lines, each written by one call, so that a kill leaves whole lines:
+The journal is a file of notes, each whole or not there:
 
     open NANOSECONDS              the process is about to open the log
     found REQUEST                 a call that an owner before it began and did not settle
@@ -22,6 +22,7 @@ from random import Random
 from typing import Any
 
 from eventlog import DeliveryPolicy, EventLog, HookCallContext, Runtime, TurnCompletedEnvelope
+from tests.notes import write_note
 
 EXTENSIONS = tuple(f"ext{number}" for number in range(5))
 CONVERSATIONS = tuple(f"c{number}" for number in range(50))
@@ -70,7 +71,7 @@ class Server:
         self._to_refuse: set[tuple[str, str]] = set()
 
     def note(self, *words: object) -> None:
-        os.write(self._journal, f"{' '.join(map(str, words))}\n".encode())
+        write_note(self._journal, " ".join(map(str, words)))
 
     async def serve(self, parent: Connection | None) -> None:
         """Tell the parent when it serves, and go on until the kill; without a parent, until nothing waits."""

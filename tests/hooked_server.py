@@ -14,6 +14,7 @@ from eventlog.events import Event
 from eventlog.log import EventLog
 from eventlog.observe.dispatcher import Dispatcher
 from eventlog.observe.hook import HookDefinition
+from tests.notes import write_note
 
 SESSIONS = 20
 
@@ -25,7 +26,7 @@ async def main(path: str, calls: str, seconds: float) -> None:
 
     def hook(number: int) -> HookDefinition:
         async def handler(event: Event[Any], _context: Any) -> None:
-            os.write(out, f"h{number} {event.session_id} {event.index}\n".encode())
+            write_note(out, f"h{number} {event.session_id} {event.index}")
             if random.random() < 0.1:
                 await asyncio.sleep(random.uniform(0, 0.005))
 

@@ -30,6 +30,7 @@ from eventlog.store import cursors
 from eventlog.store.cursors import Cursors, Finished, HookToJoin, Thrown
 from eventlog.store.hook_lists import GapRow, hook_errors, hook_gaps, hook_rows
 from eventlog.testing import ManualClock
+from tests.notes import read_notes
 from tests.observing import (
     NOTE,
     Gate,
@@ -738,7 +739,7 @@ async def test_r126_kills_show_nothing_twice_and_lose_nothing_without_a_gap(tmp_
         child.communicate()
     subprocess.run(server_command(path, calls, 0.2), check=True, stdout=subprocess.PIPE, cwd=CHECKOUT)
 
-    called = Counter(tuple(line.split()) for line in calls.read_text().splitlines())
+    called = Counter(tuple(line.split()) for line in read_notes(calls))
     assert [call for call, times in called.items() if times > 1] == []
     async with EventLog(path, read_only=True) as log:
         gaps = await hook_gaps(log.store, limit=100_000)

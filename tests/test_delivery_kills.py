@@ -26,6 +26,7 @@ from tests import victims
 from tests.delivery_victim import CONVERSATIONS, EXTENSIONS, make_agent, serve
 from tests.extension_kit import bench
 from tests.ledger import Clerk, Ledger
+from tests.notes import read_notes
 
 KILLS = int(os.environ.get("EVENTLOG_KILLS", "200"))
 SEED = int(os.environ.get("EVENTLOG_SEED", "20261130"))
@@ -102,7 +103,7 @@ class Life:
 
 def read_journal(folder: Path) -> list[Life]:
     lives: list[Life] = []
-    for line in (folder / "journal.txt").read_text().splitlines():
+    for line in read_notes(folder / "journal.txt"):
         word, *rest = line.split(" ")
         if word == "open":
             lives.append(Life(int(rest[0])))
