@@ -37,7 +37,7 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.timeout(60)
-def test_r31_r126_the_demo_keeps_every_promise_on_the_sample() -> None:
+def test_r31_r126_r128_the_demo_keeps_every_promise_on_the_sample() -> None:
     assert_every_promise_is_proven(run("-m", "examples.demo"))
 
 

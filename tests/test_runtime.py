@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 import sqlite3
 from pathlib import Path
 
@@ -100,3 +102,104 @@ async def test_a_runtime_whose_log_was_closed_stops_all_the_same(tmp_path: Path)
     await log.close()
     await runtime.stop()
     assert log.agents_served == set()
+
+
+async def test_r54_a_hook_runs_in_the_process_that_serves(tmp_path: Path) -> None:
+    processes: list[int] = []
+
+    async def where(event: Event[object], ctx: HookContext) -> None:
+        processes.append(os.getpid())
+
+    async with EventLog(tmp_path / "agent.db") as log, Runtime(log) as runtime:
+        runtime.add_hook("where", define_hook(events={"*": where}))
+        await runtime.settled()
+        await log.start_session("s")
+        await runtime.settled()
+    assert processes == [os.getpid()]
+
+
+async def test_r56_local_and_cloud_turns_reach_a_hook_alike(tmp_path: Path) -> None:
+    """What a session says of where it runs changes nothing."""
+    seen: list[tuple[str, str]] = []
+
+    async def see(event: Event[object], ctx: HookContext) -> None:
+        seen.append((event.session_id, event.type))
+
+    async with EventLog(tmp_path / "agent.db") as log, Runtime(log) as runtime:
+        runtime.add_hook("see", define_hook(events={"*": see}))
+        await runtime.settled()
+        for place in ("local", "cloud"):
+            session = await log.start_session(place, abs={"runtime": place}, channel=place)
+            await session.append("turn.started", {}, turn_id="t")
+            await session.append("turn.completed", {"result": place}, turn_id="t")
+        await runtime.settled()
+    types = ["session.started", "turn.started", "turn.completed"]
+    assert sorted(seen) == sorted((place, type_) for place in ("local", "cloud") for type_ in types)
+
+
+async def test_r107_r117_kv_and_files_outlive_the_state_root(tmp_path: Path) -> None:
+    """The durable places are in the log's file; a hosted replace takes the state root away, and nothing of them."""
+    roots: list[Path] = []
+
+    async def keep(event: Event[object], ctx: HookContext) -> None:
+        ctx.state_root.mkdir(parents=True, exist_ok=True)
+        (ctx.state_root / "scratch.txt").write_text("gone with the machine")
+        roots.append(ctx.state_root)
+        await ctx.host.kv.put("kept", {"index": event.index})
+        await ctx.host.files.write("notes.md", "kept")
+
+    async with EventLog(tmp_path / "agent.db") as log, Runtime(log) as runtime:
+        runtime.add_hook("keep", define_hook(events={"session.started": keep}))
+        await runtime.settled()
+        await log.start_session("s")
+        await runtime.settled()
+    shutil.rmtree(roots[0])
+    async with EventLog(tmp_path / "agent.db") as log, Runtime(log) as runtime:
+        await log.session("s")
+        host = runtime.host_for("s")
+        assert await host.kv.get("kept") == {"index": 0}
+        assert await host.files.read("notes.md") == "kept"
+
+
+@pytest.mark.parametrize("broken", ["hook", "handler"])
+async def test_r41_hooks_and_durable_handlers_do_not_touch_each_other(tmp_path: Path, broken: str) -> None:
+    """A failing or stuck hook changes no delivery, and a failing handler keeps nothing from a hook."""
+    folder = tmp_path / "agent/extensions/points"
+    folder.mkdir(parents=True)
+    (folder / "extension.json").write_text(MANIFEST)
+    (folder / "main.py").write_text(FAILS if broken == "handler" else WORKS)
+    seen: list[str] = []
+
+    async def see(event: Event[object], ctx: HookContext) -> None:
+        seen.append(event.type)
+        if broken == "hook":
+            raise RuntimeError("of the hook")
+
+    async with (
+        EventLog(tmp_path / "agent.db") as log,
+        Runtime(log, agent_dir=tmp_path, grants={"points": ["default"]}) as runtime,
+    ):
+        runtime.add_hook("see", define_hook(events={"turn.completed": see}))
+        await runtime.settled()
+        session = await log.start_session("s")
+        await session.append("turn.completed", {"result": "r"}, turn_id="t")
+        await runtime.settled()
+        owed = [(each.state, each.attempts) for each in await runtime.extensions.deliveries()]
+        assert owed == ([("pending", 1)] if broken == "handler" else [])
+        (row,) = runtime.hooks
+        assert (seen, row.calls, row.errors) == (["turn.completed"], 1, int(broken == "hook"))
+
+
+MANIFEST = """{
+  "publisher": "acme", "name": "points", "version": "1.0.0", "engines": {"api": "1"}, "main": "main.py",
+  "permissions": [{"capability": "conversations.turns.read", "scope": "project"}],
+  "hooks": [{"event": "conversation.turn.completed", "handler": "score"}]
+}"""
+WORKS = """
+def activate(context):
+    async def score(event, call):
+        pass
+
+    context.subscriptions.append(context.hooks.register("score", score))
+"""
+FAILS = WORKS.replace("pass", "raise RuntimeError('of the handler')")
