@@ -26,7 +26,7 @@ KILLED = -9
 
 # What every child begins with: the log by its path, which is the first argument.
 PRELUDE = """
-import asyncio, os, signal, sys
+import asyncio, os, signal, sys, warnings
 from pathlib import Path
 from eventlog.errors import EventLogError, ForkedProcess, LogInUse, OutcomeUnknown, StorageFull
 from eventlog.events import NewEvent

@@ -301,7 +301,8 @@ async def in_child(log, session):
 
 def fork(work):
     sys.stdout.flush()
-    pid = os.fork()
+    with warnings.catch_warnings(action="ignore"):  # of Python 3.12: the process has threads, which is the point
+        pid = os.fork()
     if pid == 0:
         work()
         sys.stdout.flush()
@@ -341,7 +342,8 @@ async def main():
     session = await log.start_session("s")
     await session.append("own.type", {})
     inner, outer = os.pipe()
-    pid = os.fork()
+    with warnings.catch_warnings(action="ignore"):
+        pid = os.fork()
     if pid == 0:
         os.close(outer)
         os.read(inner, 1)  # until the file is somebody else's

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from math import fsum
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -118,7 +119,9 @@ class Teller:
             self.event("turn.failed", {"message": turn.failure})
         else:
             usage = {name: sum(each.get(name, 0) for each in usages) for name in USD_PER_TOKEN}
-            usd = round(sum(tokens * USD_PER_TOKEN[name] for name, tokens in usage.items()), 6)
+            usd = round(
+                fsum(tokens * USD_PER_TOKEN[name] for name, tokens in usage.items()), 6
+            )  # the same on every Python
             thought = sum(each.get("reasoningTokens", 0) for each in usages)
             reasoning = {"reasoningTokens": thought} if thought else {}
             result = turn.steps[-1].say
