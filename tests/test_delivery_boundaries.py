@@ -117,7 +117,7 @@ async def test_r44_event_1000_is_queued_event_1001_is_a_gap_and_one_ack_frees_on
         assert (gap.first, gap.last, gap.count, gap.reason) == (refused.position, refused.position, 1, "capacity")
         assert await live_of(it, "full") == 1_000
         go.release()
-        while await live_of(it, "full") == 1_000:
+        while (await it.extensions.find("full")).live == 1_000:  # one look: the ACK may be committed between two
             await it.worker.run_once()
         taken = await it.turn("a", "one place is free")
         assert await live_of(it, "full") == 1_000
