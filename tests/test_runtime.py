@@ -93,6 +93,8 @@ async def test_a_stop_during_a_start_leaves_nothing_running(tmp_path: Path, turn
         await runtime.stop()
         assert log.agents_served == set()
         await log.start_session("s")
+        for _ in range(20):  # a runtime that went on would have shown it by now
+            await asyncio.sleep(0)
         assert seen == []
 
 
