@@ -57,7 +57,10 @@ def encode_event(type: str, data: EventData, turn_id: str | None = None, key: st
     Raises InvalidEvent, which names the path, for everything that cannot be stored exactly as it is.
     """
     kind = event_type(type)
-    turn_id = _checked_turn(kind, turn_id)
+    if turn_id is not None and kind.turn != "refused":
+        turn_id = _turn_id(turn_id) if turn_id.__class__ is str else check_id("turnId", turn_id)
+    else:
+        _check_no_turn(kind, turn_id)
     if key is not None:
         key = check_id("key", key)
     flat = False
@@ -118,14 +121,11 @@ def check_id(what: str, value: str) -> str:
     return str.__str__(value)
 
 
-def _checked_turn(kind: EventType, turn_id: str | None) -> str | None:
-    if turn_id is None:
-        if kind.turn == "required":
-            raise InvalidEvent("turnId", f"{kind.name} belongs to a turn; give its turn_id")
-        return None
-    if kind.turn == "refused":
+def _check_no_turn(kind: EventType, turn_id: str | None) -> None:
+    if turn_id is None and kind.turn == "required":
+        raise InvalidEvent("turnId", f"{kind.name} belongs to a turn; give its turn_id")
+    if turn_id is not None:
         raise InvalidEvent("turnId", f"{kind.name} belongs to the session; give no turn_id")
-    return _turn_id(turn_id) if turn_id.__class__ is str else check_id("turnId", turn_id)
 
 
 @lru_cache(maxsize=4_096)

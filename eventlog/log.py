@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
@@ -21,7 +21,9 @@ from eventlog.history import ImportReport, import_lines
 from eventlog.serving import Commands, LogCommands, Server
 from eventlog.session import Session, info_now
 from eventlog.store.checking import Progress, Report, check
-from eventlog.store.events import MAX_OWN_TYPES, Append, Head, info_at_start, last_position
+from eventlog.store.drafting import Append
+from eventlog.store.events import MAX_OWN_TYPES, MAX_TYPES, info_at_start, last_position
+from eventlog.store.heads import Head
 from eventlog.store.index import SLICE_ROWS
 from eventlog.store.reading import Bounds, find_session, sessions_page, wanted
 from eventlog.store.stats import collect
@@ -68,6 +70,8 @@ class EventLog:
         self._clock: Clock = clock or SystemClock()
         self.read_only = read_only
         self._redact = redact
+        self.encode = encode_event if redact is None else self._redact_and_encode
+        """Redacts, checks and encodes one event."""
         self._poll_s = poll_s
         self.commands = Commands()
         """What other processes can ask of this log while it is open here; the layers above add theirs."""
@@ -340,18 +344,16 @@ class EventLog:
         expected_index: int | None = None,
     ) -> Event[Any]:
         """Append one event to a session by its id; raises SessionNotFound, and as `Session.append` does."""
-        encoded = self.encode(type, data, turn_id, key)
+        encoded = self.encode(type, {} if data is None else data, turn_id, key)
         check_id("sessionId", session_id)
         return (await self.submit(await self._head(session_id), [encoded], expected_index))[0]
 
-    def encode(self, type: str, data: EventData | None, turn_id: str | None, key: str | None) -> Encoded:
-        """Redact, check and encode one event."""
-        if data is None:
-            data = {}
-        if self._redact is not None:
-            event = self._redact(NewEvent(type, data, turn_id, key))
-            type, data, turn_id, key = event.type, event.data, event.turn_id, event.key
-        return encode_event(type, data, turn_id, key)
+    def _redact_and_encode(
+        self, type: str, data: EventData, turn_id: str | None = None, key: str | None = None
+    ) -> Encoded:
+        assert self._redact is not None
+        event = self._redact(NewEvent(type, data, turn_id, key))
+        return encode_event(event.type, event.data, event.turn_id, event.key)
 
     def read_envelope(self, line: bytes) -> Envelope:
         """One line of history, redacted as an append is; raises InvalidEvent."""
@@ -361,28 +363,18 @@ class EventLog:
         redacted = self.encode(envelope.type, decode_json(envelope.data), envelope.turn_id, None)
         return Envelope(envelope.index, envelope.session_id, envelope.at_us, redacted)
 
-    async def submit(
+    def submit(
         self, head: Head, items: list[Encoded], expected_index: int | None, start: SessionInfo | None = None
-    ) -> list[Event[Any]]:
-        """Hand encoded events to the writer, when its queue has room, and return them recorded."""
+    ) -> Coroutine[Any, Any, list[Event[Any]]]:
+        """Hand encoded events to the writer; what is to be awaited returns them recorded."""
         store = self._store
         if store is None:
             raise LogClosed()
-        writer = store.writer
-        append = Append(head, items, writer.loop.create_future(), expected_index, start)
-        if store.events.own_types() >= MAX_OWN_TYPES and append.has_new_type(store.events.types):
+        writer, types = store.writer, store.events.types
+        append = Append(head, items, asyncio.Future(loop=writer.loop), expected_index, start)
+        if len(types) >= MAX_TYPES and append.has_new_type(types):
             raise LimitExceeded("event types of your own", MAX_OWN_TYPES, MAX_OWN_TYPES + 1)
-        if not writer.has_room():
-            await writer.wait_for_room()
-        writer.submit(append)
-        try:
-            await append.landed
-        except asyncio.CancelledError:
-            await append.settled()  # when its caller goes on, it is wholly there or wholly absent, never underway
-            raise
-        if append.error is not None:
-            raise append.error
-        return append.events
+        return writer.append(append)
 
     def _landed(self, recorded: list[Event[Any]], appends: list[Append]) -> None:
         """After a commit, and after its callers: wake by key. A wake-up is a hint, the log is the truth."""

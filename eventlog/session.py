@@ -12,7 +12,8 @@ from eventlog.encoding import MAX_BATCH_BYTES, MAX_BATCH_EVENTS, Encoded, EventD
 from eventlog.errors import InvalidEvent, LimitExceeded, LogClosed, ReadOnlyLog
 from eventlog.events import Event, NewEvent, SessionInfo
 from eventlog.following import pages, wait_in
-from eventlog.store.events import Head, as_time
+from eventlog.store.events import as_time
+from eventlog.store.heads import Head
 from eventlog.store.reading import Bounds, wanted
 
 if TYPE_CHECKING:  # the log makes sessions; a session only needs the name of its type
@@ -62,8 +63,11 @@ class Session:
         cancelled append is wholly there or wholly absent. Raises InvalidEvent, IndexConflict, KeyConflict,
         StorageFull, OutcomeUnknown, ReadOnlyLog, LogClosed, ForkedProcess.
         """
-        log = self._log
-        return (await log.submit(self._owned(), [log.encode(type, data, turn_id, key)], expected_index))[0]
+        log, head = self._log, self._head
+        if head is None or head.key is None:
+            head = self._owned()  # raises
+        encoded = log.encode(type, {} if data is None else data, turn_id, key)
+        return (await log.submit(head, [encoded], expected_index))[0]
 
     async def append_many(self, events: Iterable[NewEvent], *, expected_index: int | None = None) -> list[Event[Any]]:
         """Append up to 1,000 events or 8 MiB of them at consecutive indexes, all or nothing.

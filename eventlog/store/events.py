@@ -1,137 +1,38 @@
-"""The log on its owner's side: indexes and positions are given out here, and a group becomes one statement.
+"""The log on its owner's side: what is stored, what the next draft builds on, and a draft as one statement.
 
-Owner of the tables `log`, `session`, `event_type`, `era` and `imported`. Everything here runs on the writer's thread,
-but for `Head`, whose fields the loop may read.
+Owner of the tables `log`, `session`, `event_type`, `era` and `imported`. What moves here moves on the writer's thread;
+the loop reads it when it drafts a group.
 """
 
-import asyncio
 import sqlite3
 import weakref
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from eventlog.clock import Clock
-from eventlog.encoding import Encoded, encode_json
-from eventlog.errors import (
-    BrokenInvariant,
-    IndexConflict,
-    KeyConflict,
-    SessionExists,
-    SessionNotFound,
-)
+from eventlog.encoding import encode_json
+from eventlog.errors import BrokenInvariant
 from eventlog.events import TYPE_KEYS, Event, SessionInfo, SessionStarted, decode_json
-from eventlog.store.database import Outcome
+from eventlog.store.drafting import (
+    MAX_SESSION_TYPE,
+    Append,
+    Base,
+    Draft,
+    KnownKeys,
+    checksum,
+    forget_draft,
+    has_keys,
+)
+from eventlog.store.heads import Head, Tail
 
-FIRST_OWN_TYPE = 1000
 MAX_OWN_TYPES = 10_000
-EVENT_OVERHEAD_BYTES = 100  # what an event counts for in the queue beside its data
-MAX_SESSION_TYPE = 6  # types up to this key move the session's own state
-COLUMNS: tuple[str, ...] = ("position", "at", "session", "idx", "type", "turn_id", "data", "checksum", "key")
+MAX_TYPES = len(TYPE_KEYS) + MAX_OWN_TYPES
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 ROWS_PER_STATEMENT = 128  # each number of rows up to this has a prepared statement of its own
-
-
-class Tail:
-    """The unabsorbed events of one session: positions, gapless from the index `first` on.
-
-    It only grows; when the index has absorbed its beginning, a new one takes its place, so that the loop may read it
-    while the writer's thread works.
-    """
-
-    __slots__ = ("first", "positions")
-
-    def __init__(self, first: int, positions: list[int]) -> None:
-        self.first = first
-        self.positions = positions
-
-
-class Head:
-    """One session in the owner's memory: where it stands, and which of its events the index has not absorbed."""
-
-    __slots__ = (
-        "__weakref__",
-        "id",
-        "info",
-        "key",
-        "next_index",
-        "tail",
-        "updated_at_us",
-        "waiters",
-    )
-
-    def __init__(self, session_id: str) -> None:
-        self.id = session_id
-        self.key: int | None = None  # the session's integer key; None until its start is committed
-        self.next_index = 0
-        self.tail = Tail(0, [])
-        self.info: SessionInfo | None = None
-        self.updated_at_us = 0
-        self.waiters: set[asyncio.Future[None]] = set()
-
-    def retire(self) -> None:
-        """The file was closed: whoever still holds this must not go on from it."""
-        self.key = None
-
-    def tail_copy(self) -> list[tuple[int, int]]:
-        """(index, position) of each unabsorbed event; a copy that the writer's thread cannot change."""
-        tail = self.tail
-        return list(enumerate(tail.positions[:], tail.first))
-
-
-class Append(msgspec.Struct, eq=False):
-    """One call of append: its events before, and what became of them after."""
-
-    head: Head
-    items: list[Encoded]
-    landed: asyncio.Future[None]
-    """Done when it is stored or refused; what came of it is in `events` or in `error`."""
-    expected_index: int | None = None
-    start: SessionInfo | None = None
-    events: list[Event[Any]] = []
-    error: BaseException | None = None
-    is_settled: bool = False
-    size_bytes: int = 0
-    """What it counts for in the queue."""
-
-    def has_new_type(self, types: dict[str, int]) -> bool:
-        """Whether one of its events has a type that the file does not know."""
-        for item in self.items:  # noqa: SIM110  any() makes a generator for each append
-            if item.type not in types:
-                return True
-        return False
-
-    def measure(self) -> int:
-        """How many events it has; notes what it counts for in the queue."""
-        rows = len(self.items)
-        size_bytes = EVENT_OVERHEAD_BYTES * rows
-        for item in self.items:
-            size_bytes += len(item.raw)
-        self.size_bytes = size_bytes
-        return rows
-
-    async def settled(self) -> None:
-        """Return when it is stored or refused, however often the waiter is cancelled."""
-        if not self.is_settled:
-            self.landed = Outcome(loop=self.landed.get_loop())
-            await self.landed
-
-
-_BLAKE2B_128 = blake2b(digest_size=16)
-
-
-def checksum(
-    position: int, session_id: str, index: int, at_us: int, type_: str, turn_id: str | None, key: str | None, data: str
-) -> bytes:
-    """blake2b-128 over everything that makes an event. Ids hold no control character, so a line feed parts them."""
-    digest = _BLAKE2B_128.copy()  # cheaper than to set it up again
-    digest.update(f"{position}\n{session_id}\n{index}\n{at_us}\n{type_}\n{turn_id or ''}\n{key or ''}\n{data}".encode())
-    return digest.digest()
 
 
 @cache
@@ -141,57 +42,16 @@ def insert_statement(rows: int, columns: tuple[str, ...]) -> str:
     return f"INSERT INTO log ({','.join(columns)}) VALUES {','.join([row] * rows)}"
 
 
-def insert_rows(connection: sqlite3.Connection, values: list[Any]) -> None:
-    """Insert rows, value after value; more than one statement's worth only inside the caller's transaction.
-
-    The values are used up.
-    """
-    columns = COLUMNS
-    if not any(values[len(columns) - 1 :: len(columns)]):  # few events have a key, and NULL takes long to bind
-        del values[len(columns) - 1 :: len(columns)]
-        columns = COLUMNS[:-1]
+def insert_rows(connection: sqlite3.Connection, columns: tuple[str, ...], values: list[Any]) -> None:
+    """Insert rows, value after value; more than one statement's worth only inside the caller's transaction."""
     step = ROWS_PER_STATEMENT * len(columns)
     for start in range(0, len(values), step):
         part = values[start : start + step]
         connection.execute(insert_statement(len(part) // len(columns), columns), part)
 
 
-class Start(NamedTuple):
-    """A session that a group begins: its integer key, and its info but for the times."""
-
-    key: int
-    info: SessionInfo
-
-
-class Draft:
-    """A group while it is formed: nothing of it is believed until its commit succeeded."""
-
-    __slots__ = (
-        "known",
-        "moves_sessions",
-        "new_types",
-        "next_indexes",
-        "now_us",
-        "position",
-        "repeats",
-        "started",
-        "values",
-    )
-
-    def __init__(self, position: int, now_us: int, known: dict[tuple[Head, str], Event[Any]]) -> None:
-        self.position = position
-        self.now_us = now_us
-        self.known = known
-        self.moves_sessions = False
-        self.values: list[Any] = []  # of the rows, one after the other
-        self.next_indexes: dict[Head, int] = {}
-        self.new_types: dict[str, int] = {}
-        self.started: dict[Head, Start] = {}  # heads that get their key when it is committed
-        self.repeats: set[Append] = set()  # of what is stored already, or earlier in this group
-
-
 class Events:
-    """Gives out indexes and positions, and writes groups. One instance, on the writer's thread."""
+    """What is stored, as the owner knows it; writes groups. One instance."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -202,6 +62,8 @@ class Events:
         self.heads: weakref.WeakValueDictionary[str, Head] = weakref.WeakValueDictionary()
         self.unabsorbed: dict[int, Head] = {}  # by session key; keeps those heads alive
         self.unabsorbed_rows = 0
+        self.last: object = None  # what moved all of the above last
+        self.redrafted = 0  # groups that did not follow it
 
     # -- opening ------------------------------------------------------------------------------------------------
 
@@ -213,6 +75,7 @@ class Events:
         (self.last_session_key,) = connection.execute("SELECT coalesce(max(session), 0) FROM session").fetchone()
         self.eras = Eras.load(connection)
         self._load_tail(connection)
+        self.last = object()
 
     def _load_tail(self, connection: sqlite3.Connection) -> None:
         heads = [reference() for reference in self.heads.valuerefs()]
@@ -237,43 +100,29 @@ class Events:
 
     # -- one group ----------------------------------------------------------------------------------------------
 
-    def commit(self, connection: sqlite3.Connection, group: list[Append]) -> list[Event[Any]]:
-        """Store a group; each append then has its events or its error. What it raises is true of all of them."""
-        draft = Draft(self.position, self.clock.now_us(), self._known_keys(connection, group))
-        self._form(group, draft)
+    @property
+    def era(self) -> str:
+        """The era in which positions are issued now."""
+        return self.eras.current
+
+    def draft(self, group: list[Append], base: Base, known: KnownKeys) -> Draft:
+        """A group as rows on that base, which it moves on."""
+        return Draft(group, base, self, self.clock.now_us(), known)
+
+    def commit(self, connection: sqlite3.Connection, group: list[Append], draft: Draft | None) -> list[Event[Any]]:
+        """Store a group; each append then has its events or its error. What it raises is true of all of them.
+
+        A draft that does not follow what was committed last is made anew, and so is one of events that are stored
+        already: `last` is another draft then, and those behind it follow no more.
+        """
+        known = self._known_keys(connection, group) if has_keys(group) else {}
+        if draft is None or draft.follows is not self.last or known:
+            self.redrafted += 1
+            forget_draft(group)
+            draft = self.draft(group, Base(self), known)
+        draft.follows = None  # or each draft would keep all before it
         self._write(connection, draft)
         return self._believe(group, draft)
-
-    def _form(self, group: list[Append], draft: Draft) -> None:
-        now_us, era, types = draft.now_us, self.eras.current, self.types
-        position, next_indexes, values = draft.position, draft.next_indexes, draft.values
-        for append in group:
-            head = append.head
-            index = next_indexes.get(head)
-            if index is None:
-                index = head.next_index
-            can_be_refused = (
-                append.start or append.expected_index is not None or append.items[0].key or head.key is None
-            )
-            if can_be_refused and not self._accept(append, index, draft):
-                continue
-            events, session = append.events, head.key or draft.started[head].key
-            for item in append.items:
-                position += 1
-                type_, turn_id, key, raw = item.type, item.turn_id, item.key, item.raw
-                type_key = types.get(type_) or self._new_type(type_, draft)
-                if type_key <= MAX_SESSION_TYPE:
-                    draft.moves_sessions = True
-                text = raw.decode()
-                digest = checksum(position, head.id, index, now_us, type_, turn_id, key, text)
-                # A bytearray is bound at once; for bytes, Python 3.11 looks for an adapter first.
-                values += (position, now_us, session, index, type_key, turn_id, text, bytearray(digest), key)
-                events.append(Event(type_, index, head.id, turn_id, now_us, position, era, raw, key, item.payload))
-                index += 1
-            next_indexes[head] = index
-            if events[0].key is not None:
-                draft.known.update({(head, event.key): event for event in events if event.key is not None})
-        draft.position = position
 
     def _write(self, connection: sqlite3.Connection, draft: Draft) -> None:
         rows = draft.position - self.position
@@ -281,7 +130,7 @@ class Events:
             return
         if rows <= ROWS_PER_STATEMENT and not draft.started and not draft.new_types:
             # One autocommit statement: the thread waits for the interpreter once, not four times.
-            insert_rows(connection, draft.values)
+            insert_rows(connection, draft.columns, draft.values)
             return
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -289,7 +138,7 @@ class Events:
                 insert_session(connection, start.key, start.info, draft.now_us)
             for name, key in draft.new_types.items():
                 connection.execute("INSERT INTO event_type (type, name) VALUES (?, ?)", (key, name))
-            insert_rows(connection, draft.values)
+            insert_rows(connection, draft.columns, draft.values)
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:
@@ -316,6 +165,7 @@ class Events:
                     if event.type in STATE_TYPES:
                         append.head.info = moved(append.head.info, event)
             recorded += events
+        self.last = draft  # when all of it is true, because the loop may be drafting on it
         return recorded
 
     def note(self, head: Head, index: int, position: int, count: int, at_us: int) -> None:
@@ -334,44 +184,7 @@ class Events:
         head.updated_at_us = at_us
         self.unabsorbed_rows += count
 
-    # -- what can be refused ------------------------------------------------------------------------------------
-
-    def _accept(self, append: Append, index: int, draft: Draft) -> bool:
-        head = append.head
-        if append.start is not None:
-            if head.key is not None:  # an import was quicker
-                append.error = SessionExists(head.id)
-                return False
-            draft.started[head] = Start(self.last_session_key + len(draft.started) + 1, append.start)
-        if head.key is None and head not in draft.started:
-            append.error = SessionNotFound(head.id)
-            return False
-        if append.items[0].key is not None:
-            hits = [draft.known.get((head, item.key or "")) for item in append.items]
-            if any(hit is not None for hit in hits):
-                draft.repeats.add(append)
-                self._repeat(append, hits)
-                return False
-        if append.expected_index is not None and append.expected_index != index:
-            append.error = IndexConflict(head.id, append.expected_index, index)
-            return False
-        return True
-
-    def _repeat(self, append: Append, hits: list[Event[Any] | None]) -> None:
-        for item, hit in zip(append.items, hits, strict=True):
-            if hit is None:
-                append.error = KeyConflict(
-                    append.head.id, item.key or "", "other keys of the same batch are already stored"
-                )
-                return
-            if (hit.type, hit.turn_id) != (item.type, item.turn_id) or not same_json(hit.raw, item.raw):
-                append.error = KeyConflict(
-                    append.head.id, item.key or "", "it was stored with another type, turn or data"
-                )
-                return
-        append.events = [hit for hit in hits if hit is not None]
-
-    def _known_keys(self, connection: sqlite3.Connection, group: list[Append]) -> dict[tuple[Head, str], Event[Any]]:
+    def _known_keys(self, connection: sqlite3.Connection, group: list[Append]) -> KnownKeys:
         wanted = {
             (append.head.key, item.key): append.head
             for append in group
@@ -383,7 +196,7 @@ class Events:
         heads = {head.key: head for head in wanted.values()}
         names = {key: name for name, key in self.types.items()}
         pairs = list(wanted)
-        found: dict[tuple[Head, str], Event[Any]] = {}
+        found: KnownKeys = {}
         for start in range(0, len(pairs), 500):
             chunk = pairs[start : start + 500]
             rows = connection.execute(
@@ -403,13 +216,6 @@ class Events:
     def own_types(self) -> int:
         """How many types beside the vocabulary the file knows."""
         return len(self.types) - len(TYPE_KEYS)
-
-    def _new_type(self, name: str, draft: Draft) -> int:
-        known = draft.new_types.get(name)
-        if known is not None:
-            return known
-        draft.new_types[name] = FIRST_OWN_TYPE + self.own_types() + len(draft.new_types)
-        return draft.new_types[name]
 
 
 class Eras:
@@ -456,19 +262,6 @@ def moved(info: SessionInfo | None, event: Event[Any]) -> SessionInfo | None:
     return replace(info, **changes)
 
 
-_canonical = msgspec.json.Encoder(order="sorted").encode
-
-
-def same_json(one: bytes, other: bytes) -> bool:
-    """Whether both hold the same JSON value, in whatever order the keys are. 1, 1.0 and true are three values."""
-    if one == other:
-        return True
-    try:
-        return _canonical(decode_json(one)) == _canonical(decode_json(other))
-    except Exception:  # damaged bytes are the same as nothing
-        return False
-
-
 def last_position(connection: sqlite3.Connection) -> int:
     """The last position that was ever issued, pruned or not."""
     row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'log'").fetchone()
@@ -510,8 +303,7 @@ def _is_whole(connection: sqlite3.Connection, position: int) -> bool:
     if row is None:
         return False
     session_id, index, at_us, type_, turn_id, key, data, digest = row
-    text = data.decode(errors="replace")
-    return bool(checksum(position, session_id, index, at_us, type_, turn_id, key, text) == digest)
+    return bool(checksum(position, session_id, index, at_us, type_, turn_id, key, data) == digest)
 
 
 def absorbed_head(connection: sqlite3.Connection, session_key: int) -> tuple[int, int]:

@@ -11,17 +11,9 @@ from typing import Any
 
 from eventlog.events import Envelope, SessionStarted
 from eventlog.store.database import in_transaction
-from eventlog.store.events import (
-    FIRST_OWN_TYPE,
-    MAX_OWN_TYPES,
-    Events,
-    Head,
-    checksum,
-    info_at_start,
-    insert_rows,
-    insert_session,
-    same_json,
-)
+from eventlog.store.drafting import COLUMNS, FIRST_OWN_TYPE, checksum, same_json
+from eventlog.store.events import MAX_OWN_TYPES, Events, info_at_start, insert_rows, insert_session
+from eventlog.store.heads import Head
 from eventlog.store.reading import find_session
 
 UNKNOWN_START = SessionStarted(channel_id="import", mode="chat", purpose="live", project_id="default")
@@ -82,6 +74,7 @@ class _Import:
         self._events.types.update(self._new_types)
         keys = [head.key or 0 for head in self._heads.values()]
         self._events.last_session_key = max([self._events.last_session_key, *keys])
+        self._events.last = object()  # the groups that were drafted on what was there before are drafted anew
 
     # -- one line -----------------------------------------------------------------------------------------------
 
@@ -169,9 +162,9 @@ class _Import:
             type_, turn_id, text = envelope.type, envelope.turn_id, envelope.data.decode()
             session, type_key, at_us = self._heads[session_id].key, self._type_key(type_), envelope.at_us
             position += 1
-            digest = checksum(position, session_id, index, at_us, type_, turn_id, None, text)
-            values += (position, at_us, session, index, type_key, turn_id, text, bytearray(digest), None)
-        insert_rows(connection, values)
+            digest = checksum(position, session_id, index, at_us, type_, turn_id, None, envelope.data)
+            values += (position, at_us, session, index, type_key, turn_id, text, bytearray(digest))
+        insert_rows(connection, COLUMNS[:-1], values)
         connection.execute("DELETE FROM gate")
         first = self._events.position + 1
         joined = connection.execute("SELECT first FROM imported WHERE last = ?", (first - 1,)).fetchone()

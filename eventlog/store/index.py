@@ -9,7 +9,8 @@ import sqlite3
 from collections.abc import Iterator
 from functools import cache
 
-from eventlog.store.events import Events, Head, Tail
+from eventlog.store.events import Events
+from eventlog.store.heads import Head, Tail
 
 SLICE_ROWS = 16_384
 WIDTH = 3

@@ -10,7 +10,8 @@ import msgspec
 from eventlog.encoding import check_id
 from eventlog.errors import InvalidName
 from eventlog.events import Corrupt, Event, SessionInfo
-from eventlog.store.events import LAST_IN_INDEX, Eras, as_time, checksum, last_position
+from eventlog.store.drafting import checksum
+from eventlog.store.events import LAST_IN_INDEX, Eras, as_time, last_position
 
 MAX_NAMES = 100_000
 MAX_POSITION = 2**63 - 1
@@ -223,12 +224,8 @@ class Reading:
 
 def damage(event: Event[Any], digest: bytes) -> str | None:
     """Why an event is not what was appended, or None when its checksum holds."""
-    try:
-        text = event.raw.decode()
-    except UnicodeDecodeError:
-        return "its data is no UTF-8"
     expected = checksum(
-        event.position, event.session_id, event.index, event.at_us, event.type, event.turn_id, event.key, text
+        event.position, event.session_id, event.index, event.at_us, event.type, event.turn_id, event.key, event.raw
     )
     return None if expected == digest else "its checksum does not match"
 

@@ -1,7 +1,8 @@
 """Group commit: appends wait in one bounded queue, and the next group takes what waits.
 
-The loop's side decides what flies and when; the thread's side stores a group in one hop and does the chores between
-two groups (absorbing, checkpoints). At most two groups fly, the next sent before the callers of the last are woken.
+The loop's side decides what flies and when, and drafts it; the thread's side stores a group in one hop and does the
+chores between two groups (absorbing, checkpoints). At most two groups fly, the next sent before the callers of the
+last are woken.
 """
 
 import asyncio
@@ -16,7 +17,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from eventlog.errors import LogClosed, OutcomeUnknown
 from eventlog.events import Event
 from eventlog.store.database import Checkpoint, Database, Outcome, checkpoint, empty_wal, map_error, tell
-from eventlog.store.events import Append, Events
+from eventlog.store.drafting import Append, Base, Draft
+from eventlog.store.events import Events
 from eventlog.store.index import SessionIndex
 from eventlog.store.owner import HeadFile
 
@@ -24,8 +26,10 @@ GROUP_ROWS = 128
 MIN_SECOND_GROUP_ROWS = 32
 GROUPS_IN_FLIGHT = 2
 NEVER = sys.maxsize
+MAX_SESSIONS_AHEAD = 10_000  # that drafts remember while groups fly
 MAX_QUEUE_EVENTS = 10_000
 MAX_QUEUE_BYTES = 64 * 1024 * 1024
+EVENT_OVERHEAD_BYTES = 100  # what an event counts for in the queue beside its data
 
 # A saturated loop starves every other thread: it gives the interpreter up so briefly that the writer never gets it.
 # So when the loop has worked for a while since a write was sent, its turns sleep for a moment each until it is done.
@@ -80,6 +84,7 @@ class Writer:
         self.queued_events = 0  # waiting or in flight
         self.queued_bytes = 0
         self._flying: deque[Flight] = deque()
+        self._base: Base | None = None  # what the next group is drafted on; None when only the thread can tell
         self._room: deque[asyncio.Future[None]] = deque()
         self._pumping = False
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -94,11 +99,24 @@ class Writer:
 
     # -- the loop's side ----------------------------------------------------------------------------------------
 
-    def has_room(self) -> bool:
-        """Whether an append may be queued at once."""
-        return not self._room and self.queued_events < MAX_QUEUE_EVENTS and self.queued_bytes < MAX_QUEUE_BYTES
+    async def append(self, append: Append) -> list[Event[Any]]:
+        """Queue an append, when there is room for it, and return its events when they are stored; or raise its error.
 
-    async def wait_for_room(self) -> None:
+        When its caller is cancelled it is settled first: wholly there or wholly absent, never underway.
+        """
+        if self._room or self.queued_events >= MAX_QUEUE_EVENTS or self.queued_bytes >= MAX_QUEUE_BYTES:
+            await self._wait_for_room()
+        self._queue(append)
+        try:
+            await append.landed
+        except asyncio.CancelledError:
+            await append.settled()
+            raise
+        if append.error is not None:
+            raise append.error
+        return append.events
+
+    async def _wait_for_room(self) -> None:
         """Wait, first come first served, until the queue has room."""
         while not self._closed:
             turn: asyncio.Future[None] = self.loop.create_future()
@@ -114,15 +132,18 @@ class Writer:
             if self.queued_events < MAX_QUEUE_EVENTS and self.queued_bytes < MAX_QUEUE_BYTES:
                 return
 
-    def submit(self, append: Append) -> None:
-        """Queue an append. Its outcome is settled later, in any case."""
+    def _queue(self, append: Append) -> None:
         if self._closed:
             raise LogClosed()
-        rows = append.measure()
+        rows = len(append.items)
+        size_bytes = EVENT_OVERHEAD_BYTES * rows
+        for item in append.items:
+            size_bytes += len(item.raw)
+        append.size_bytes = size_bytes
         self._waiting.append(append)
         self._waiting_rows += rows
         self.queued_events += rows
-        self.queued_bytes += append.size_bytes
+        self.queued_bytes += size_bytes
         if self._waiting_rows >= self._enough_rows:
             self._send()
 
@@ -143,14 +164,15 @@ class Writer:
     def _send_next(self) -> None:
         """Send a group if enough waits: with nothing in flight, anything; a second one only when as large as the first.
 
-        Small groups beside large ones would stay small: each is made of the callers that the last one woke.
+        Small groups beside large ones would stay small: each is made of the callers that the last one woke. Without a
+        base the next group waits until nothing flies: from then on there is one again.
         """
         if not self._flying:
             self._enough_rows = 1
-        elif len(self._flying) < GROUPS_IN_FLIGHT:
-            self._enough_rows = min(GROUP_ROWS, max(MIN_SECOND_GROUP_ROWS, self._flying[-1].rows))
-        else:
+        elif self._base is None or len(self._flying) == GROUPS_IN_FLIGHT:
             self._enough_rows = NEVER
+        else:
+            self._enough_rows = min(GROUP_ROWS, max(MIN_SECOND_GROUP_ROWS, self._flying[-1].rows))
         if self._waiting_rows >= self._enough_rows:
             self._send()
 
@@ -164,12 +186,28 @@ class Writer:
             group.append(append)
         self._waiting_rows -= rows
         self._last_sent_s = self.loop.time()
+        draft = self._draft(group)
         self._flying.append(Flight(rows, size_bytes, time.thread_time()))
-        self._database.post(lambda connection: self._store(connection, group))
+        self._database.post(lambda connection: self._store(connection, group, draft))
         self._send_next()
         if not self._pumping:
             self._pumping = True
             self.loop.call_later(PUMP_AFTER_S, self._pump)
+
+    def _draft(self, group: list[Append]) -> Draft | None:
+        """The group as rows, on what is stored when all that flies has landed as it was drafted."""
+        if not self._flying:
+            self._base = Base(self._events)
+        if self._base is None:
+            return None
+        try:
+            draft = self._events.draft(group, self._base, {})
+        except Exception:  # the thread meets it again, and tells the callers
+            self._base = None
+            return None
+        if len(self._base.indexes) > MAX_SESSIONS_AHEAD:
+            self._base = None
+        return draft
 
     def _pump(self) -> None:
         if not self._flying:
@@ -182,8 +220,12 @@ class Writer:
         time.sleep(PUMP_SLEEP_S)
         self.loop.call_soon(self._pump)
 
-    def _land(self, group: list[Append], recorded: list[Event[Any]], error: BaseException | None) -> None:
+    def _land(
+        self, group: list[Append], recorded: list[Event[Any]], error: BaseException | None, as_drafted: bool
+    ) -> None:
         landed = self._flying.popleft()
+        if not as_drafted:
+            self._base = None
         self.queued_events -= landed.rows
         self.queued_bytes -= landed.size_bytes
         self._send_next()
@@ -226,7 +268,7 @@ class Writer:
 
     # -- the thread's side --------------------------------------------------------------------------------------
 
-    def _store(self, connection: sqlite3.Connection, group: list[Append]) -> None:
+    def _store(self, connection: sqlite3.Connection, group: list[Append], draft: Draft | None) -> None:
         recorded: list[Event[Any]] = []
         error: BaseException | None = None
         changes = 0
@@ -234,7 +276,7 @@ class Writer:
             if self._damaged:
                 connection = self.take_up_again()
             changes = connection.total_changes
-            recorded = self._events.commit(connection, group)
+            recorded = self._events.commit(connection, group, draft)
             self._head_file.committed(self._events.position)
         except BaseException as caught:  # the callers have to hear of it, whatever it was
             error = map_error(caught, self._database.path)
@@ -243,7 +285,8 @@ class Writer:
                 log.error("a commit failed, its outcome is unknown, the file is opened again: %s", error)
         self.groups += 1
         others_wait = len(self._flying) > 1
-        tell(self.loop, self._land, group, recorded, error)
+        as_drafted = self._events.last is draft
+        tell(self.loop, self._land, group, recorded, error, as_drafted)
         if error is None:
             size_bytes = sum([append.size_bytes for append in group])
             self._count_pages(connection.total_changes - changes - len(recorded), size_bytes)

@@ -1,0 +1,142 @@
+"""Groups are drafted while others fly: whatever becomes of those, each append has its own place or its own error."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from hashlib import blake2b
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from eventlog.errors import IndexConflict, KeyConflict, SessionNotFound, StorageFull
+from eventlog.events import Event, NewEvent
+from eventlog.log import EventLog
+from eventlog.session import Session
+from eventlog.store.drafting import checksum
+from eventlog.store.writer import GROUP_ROWS, MAX_SESSIONS_AHEAD
+from tests.log_kit import all_of, indexes, whole
+
+LARGE = {"v": "x" * 20_000}
+
+
+def line(session_id: str, index: int) -> bytes:
+    text = '{"type":"own.imported","index":%d,"sessionId":"%s","at":"2026-01-01T00:00:00Z","data":{}}'
+    return (text % (index, session_id)).encode()
+
+
+def limit_pages(connection: sqlite3.Connection, more: int) -> None:
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    connection.execute(f"PRAGMA max_page_count = {pages + more}")
+
+
+class Crowd:
+    """Tasks that append in every way there is, and what each of them was told."""
+
+    def __init__(self, log: EventLog, seed: int) -> None:
+        self.log = log
+        self.random = Random(seed)
+        self.returned: dict[str, dict[int, Event[Any]]] = {}
+        self.refused: dict[type[Exception], int] = {}
+        self.sessions: list[Session] = []
+        self.begun = 0
+
+    async def work(self) -> None:
+        for _ in range(25):
+            try:
+                await self.one()
+            except (StorageFull, IndexConflict, KeyConflict, SessionNotFound) as error:
+                self.refused[type(error)] = self.refused.get(type(error), 0) + 1
+
+    async def one(self) -> None:
+        chance, session = self.random.random(), self.random.choice(self.sessions)
+        data: dict[str, Any] = {"n": self.random.random(), **(LARGE if chance < 0.05 else {})}
+        if chance < 0.70:
+            self.note(await session.append("own.type", data))
+        elif chance < 0.80:
+            key = str(self.random.randrange(20))
+            self.note(await session.append("own.keyed", {"key": key if chance < 0.78 else "other"}, key=key))
+        elif chance < 0.88:
+            self.note(await session.append("own.expected", data, expected_index=session.next_index))
+        elif chance < 0.94:
+            for event in await session.append_many([NewEvent("own.batch", data)] * self.random.randrange(1, 200)):
+                self.note(event)
+        elif chance < 0.97:
+            self.note(await session.append(f"own.new-{self.random.randrange(50)}", data))
+        else:
+            self.begun += 1
+            self.sessions.append(await self.log.start_session(f"begun-{self.begun}"))
+
+    def note(self, event: Event[Any]) -> None:
+        known = self.returned.setdefault(event.session_id, {}).setdefault(event.index, event)
+        assert known == event
+
+    async def trouble(self) -> None:
+        """Turn the disk full and empty again, and import, while the others append."""
+        for n in range(12):
+            await self.log.store.write(limit_pages, 3)
+            for _ in range(self.random.randrange(40)):
+                await asyncio.sleep(0)
+            await self.log.store.write(limit_pages, 1_000_000)
+            _ = await self.log.import_events([line(f"imported-{n}", index) for index in range(3)])
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_whatever_happens_to_the_groups_before_it_an_append_has_its_own_place(tmp_path: Path, seed: int) -> None:
+    """A disk that is full now and then, imports, known keys, wrong expectations, new types and sessions at once."""
+    async with EventLog(tmp_path / "agent.db") as log:
+        crowd = Crowd(log, seed)
+        crowd.sessions = [await log.start_session(f"s{n}") for n in range(40)]
+        await asyncio.gather(crowd.trouble(), *[crowd.work() for _ in range(200)])
+        assert log.store.events.redrafted > 0
+        assert {StorageFull, IndexConflict, KeyConflict} <= set(crowd.refused)
+        for session_id, events in crowd.returned.items():
+            stored = await all_of((await log.session(session_id)).read())
+            assert indexes(stored) == list(range(len(stored)))
+            assert {event.index: event for event in stored if event.index in events} == events
+            assert len(stored) == 1 + len(events)  # what was refused is not there
+        await whole(log)
+
+
+async def test_groups_follow_one_another_without_being_drafted_again(tmp_path: Path) -> None:
+    """Sessions, types, keys and expectations that are new do not hold up those behind them."""
+    async with EventLog(tmp_path / "agent.db") as log:
+
+        async def live(number: int) -> None:
+            session = await log.start_session(f"s{number}")
+            for n in range(1, 10):
+                await session.append(f"own.{number}.{n}", {}, key=f"k{n}", expected_index=n)
+
+        await asyncio.gather(*[live(number) for number in range(3 * GROUP_ROWS)])
+        assert log.store.events.redrafted == 0
+        await whole(log)
+
+
+async def test_an_append_to_a_session_whose_start_is_in_flight_follows_it(tmp_path: Path) -> None:
+    async with EventLog(tmp_path / "agent.db") as log:
+        starting = asyncio.ensure_future(log.start_session("new"))
+        while log.store.events.heads.get("new") is None:
+            await asyncio.sleep(0)
+        early = [asyncio.ensure_future(log.append("new", "own.type", {})) for _ in range(3)]
+        _ = await starting
+        assert indexes(await asyncio.gather(*early)) == [1, 2, 3]
+        await whole(log)
+
+
+async def test_what_drafts_remember_of_sessions_has_a_bound(tmp_path: Path) -> None:
+    """One past the limit is drafted when nothing flies, and nothing is lost by it."""
+    async with EventLog(tmp_path / "agent.db", durability="process") as log:
+        starting = [log.start_session(f"s{n}") for n in range(MAX_SESSIONS_AHEAD + 2 * GROUP_ROWS)]
+        sessions = await asyncio.gather(*starting)
+        events = await asyncio.gather(*[session.append("own.type", {}) for session in sessions])
+        assert {event.index for event in events} == {1}
+        await whole(log)
+
+
+def test_the_checksum_of_an_event_never_changes() -> None:
+    """Files keep it: blake2b-128 of a JSON array and the data, as docs/guarantees.md says."""
+    digest = checksum(7, 'a"é', 2, 1_768_208_400_375_125, "own.type", None, "k\\1", b'{"a":1}')
+    by_hand = '[7,"a\\"é",2,1768208400375125,"own.type",null,"k\\\\1"]{"a":1}'
+    assert digest.hex() == blake2b(by_hand.encode(), digest_size=16).hexdigest() == "e7dca4bb7e4371241d1ad2afe1df7271"
