@@ -5,11 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import signal
 import sqlite3
-import subprocess
-import sys
-import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -28,9 +24,8 @@ from eventlog.observe.hook import HookDefinition
 from eventlog.observe.limits import ObserveLimits
 from eventlog.store import cursors
 from eventlog.store.cursors import Cursors, Finished, HookToJoin, Thrown
-from eventlog.store.hook_lists import GapRow, hook_errors, hook_gaps, hook_rows
+from eventlog.store.hook_lists import hook_errors, hook_gaps, hook_rows
 from eventlog.testing import ManualClock
-from tests.notes import read_notes
 from tests.observing import (
     NOTE,
     Gate,
@@ -714,44 +709,3 @@ async def test_no_position_is_in_two_gaps_after_any_order_of_joins(tmp_path: Pat
         for name in "abcde":
             spans = sorted((gap.first, gap.last) for gap in await hook_gaps(log.store, name))
             assert all(last < following for (_, last), (following, _) in pairwise(spans))
-
-
-def server_command(path: Path, calls: Path, seconds: float) -> list[str]:
-    return [sys.executable, "-m", "tests.hooked_server", str(path), str(calls), str(seconds)]
-
-
-CHECKOUT = Path(__file__).parents[1]
-
-
-def positions_in(gaps: list[GapRow], name: str) -> Counter[int]:
-    return Counter(position for gap in gaps if gap.name == name for position in range(gap.first, gap.last + 1))
-
-
-async def test_r126_kills_show_nothing_twice_and_lose_nothing_without_a_gap(tmp_path: Path) -> None:
-    """Six hooks, two of them "resume", killed at random moments; at last an orderly run."""
-    path, calls, random = tmp_path / "a.db", tmp_path / "calls", Random(11)
-    for _ in range(12):
-        child = subprocess.Popen(server_command(path, calls, 3_600), stdout=subprocess.PIPE, cwd=CHECKOUT)
-        assert child.stdout is not None
-        assert child.stdout.readline() == b"serving\n"
-        time.sleep(random.uniform(0.0, 0.25))  # the moment of the kill is what varies
-        child.send_signal(signal.SIGKILL)
-        child.communicate()
-    subprocess.run(server_command(path, calls, 0.2), check=True, stdout=subprocess.PIPE, cwd=CHECKOUT)
-
-    called = Counter(tuple(line.split()) for line in read_notes(calls))
-    assert [call for call, times in called.items() if times > 1] == []
-    async with EventLog(path, read_only=True) as log:
-        gaps = await hook_gaps(log.store, limit=100_000)
-        recorded = [event async for event in log.read()]
-        assert len(recorded) > 500
-        for name in ("h0", "h1", "h2", "h3", "h4", "h5"):
-            in_gaps = positions_in([gap for gap in gaps if gap.session_id is None], name)
-            assert not in_gaps or max(in_gaps.values()) == 1
-            missing = [
-                event.position
-                for event in recorded
-                if (name, event.session_id, str(event.index)) not in called and event.position not in in_gaps
-            ]
-            assert missing == []
-        assert [gap for gap in gaps if gap.session_id is not None] == []  # those come from orderly stops alone

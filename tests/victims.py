@@ -11,7 +11,7 @@ from multiprocessing.context import ForkServerProcess
 from typing import Any
 
 _PROCESSES = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload(["eventlog", "tests.extension_kit", "tests.ledger"])
+_PROCESSES.set_forkserver_preload(["eventlog", "tests.extension_kit", "tests.hook_victim", "tests.ledger"])
 
 
 def start(main: Callable[..., Coroutine[Any, Any, None]], *arguments: object) -> ForkServerProcess:
