@@ -8,7 +8,16 @@ from eventlog.store.buried import DeadLetter
 from eventlog.store.checking import Report
 from eventlog.store.deliveries import Deliveries, Delivery, DeliveryGap
 from eventlog.store.extensions import Extensions, InstalledExtension
-from eventlog.store.hook_lists import ErrorRow, GapRow, HookRow, hook_errors, hook_gaps, hook_rows
+from eventlog.store.hook_lists import (
+    ErrorRow,
+    GapRow,
+    HookRow,
+    Unserved,
+    hook_errors,
+    hook_gaps,
+    hook_rows,
+    unserved_agents,
+)
 
 __all__ = [
     "DeadLetter",
@@ -20,6 +29,7 @@ __all__ = [
     "Inspection",
     "InstalledExtension",
     "Report",
+    "Unserved",
 ]
 
 
@@ -48,6 +58,10 @@ class Inspection:
     async def hook_errors(self, name: str | None = None, after: int = 0, limit: int = 1_000) -> list[ErrorRow]:
         """The newest errors of handlers behind the number `after`, oldest first."""
         return await hook_errors(self._store, name, after, limit)
+
+    async def unserved_agents(self) -> list[Unserved]:
+        """Agents whose sessions are shown to no hook, because none of the loaded ones is theirs; at most 100."""
+        return await unserved_agents(self._store)
 
     # -- durable hooks ------------------------------------------------------------------------------------------
 

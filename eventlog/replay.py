@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -11,9 +10,10 @@ from typing import Any
 from eventlog.events import Event, SessionInfo
 from eventlog.host import Meter
 from eventlog.host.hosts import Hosts
-from eventlog.host.kv import Kv
+from eventlog.host.kv import channel_state
 from eventlog.host.reminding import Reminding
 from eventlog.log import EventLog
+from eventlog.logs import harmless_logger
 from eventlog.observe.context import Contexts
 from eventlog.observe.failures import threw
 from eventlog.observe.handlers import EVERY
@@ -22,7 +22,7 @@ from eventlog.observe.limits import ObserveLimits
 from eventlog.observe.relay import as_async, is_cancelled_from_outside
 from eventlog.observe.threads import PlainThreads
 
-logger = logging.getLogger("eventlog.observe")
+logger = harmless_logger("eventlog.observe")
 
 
 class Replay:
@@ -50,7 +50,7 @@ class Replay:
             state_root=log.path.absolute().parent / "state",
             append=log.append,
             host_for=hosts.of,
-            state_for=lambda info: Kv(log.store, f"channel:{info.channel_id}:{info.id}"),
+            state_for=lambda info: channel_state(log.store, info),
         )
         self.calls = 0
         self.errors = 0

@@ -22,7 +22,7 @@ from eventlog.errors import InvalidName, LogClosed, SessionNotFound
 from eventlog.events import Event, SessionInfo
 from eventlog.host import Host, Meter
 from eventlog.host.hosts import Hosts
-from eventlog.host.kv import Kv
+from eventlog.host.kv import Kv, channel_state
 from eventlog.host.otel_export import open_telemetry
 from eventlog.host.reminders import ReminderLimits
 from eventlog.host.reminding import Reminding
@@ -283,7 +283,7 @@ class Runtime:
             state_root=log.path.absolute().parent / "state",
             append=log.append,
             host_for=hosts.of,
-            state_for=lambda info: Kv(store, f"channel:{info.channel_id}:{info.id}"),
+            state_for=lambda info: channel_state(store, info),
         )
         worker = Worker(
             log,

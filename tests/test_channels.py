@@ -78,6 +78,23 @@ async def test_r130_what_a_channel_keeps_is_a_sessions_own_and_is_there_after_a_
         assert await runtime.host_for("s1").kv.list() == [], "it is not in the kv that hooks and tools share"
 
 
+async def test_r130_what_two_channels_keep_never_meets_whatever_their_names_are(tmp_path: Path) -> None:
+    """Ids may hold anything that is printable, so no character between them could part them."""
+    found: list[tuple[str, str, Any]] = []
+
+    async def keep(_event: Event[Any], ctx: ChannelContext) -> None:
+        found.append((ctx.channel.id, ctx.session.id, await ctx.channel.state.get("who")))
+        await ctx.channel.state.put("who", f"{ctx.channel.id} {ctx.session.id}")
+
+    places = [("a", "b:c"), ("a:b", "c")]
+    channels = [define_channel(id=id, events={"session.started": keep}) for id in ("a", "a:b")]
+    async with serving(tmp_path, *channels) as (log, runtime):
+        for channel, session_id in places:
+            await log.start_session(session_id, channel=channel)
+        await runtime.settled()
+    assert found == [(*place, None) for place in places]
+
+
 async def test_r130_a_channel_has_the_host_of_hooks_and_tools_and_the_session(tmp_path: Path) -> None:
     had: list[Any] = []
     github = object()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -48,26 +49,45 @@ def write(folder: Path, **files: str) -> None:
 def test_r78_what_init_makes_is_valid_and_its_test_passes(agent: Path) -> None:
     assert good("validate", "--dir", agent).stdout == "valid: 2 hooks and 0 extensions\n"
     assert good("info", "--dir", agent, "--json").document["agents"][0]["name"] == "helper"
-    tested = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "agent"],
-        cwd=agent,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "2 passed" in tested.stdout, tested
+    assert "2 passed" in pytest_says(agent, "agent")
+
+
+@pytest.mark.parametrize("words", [(), ("evals",), ("evals/answer_eval.py",), ("evals", "agent")], ids=" ".join)
+def test_r134_the_eval_that_init_makes_is_collected_by_pytest_once_and_passes(
+    agent: Path, words: tuple[str, ...]
+) -> None:
+    """Whatever pytest is told to run, and beside a configuration of the user's own."""
+    (agent / "evals" / "deeper").mkdir()
+    shutil.copy(agent / "evals" / "answer_eval.py", agent / "evals" / "deeper" / "other_eval.py")
+    edited = (agent / "evals" / "deeper" / "other_eval.py").read_text().replace("parents[1]", "parents[2]")
+    (agent / "evals" / "deeper" / "other_eval.py").write_text(edited)
+    (agent / "pyproject.toml").write_text('[tool.pytest.ini_options]\npython_files = ["test_*.py"]\n')
+    count = {(): 4, ("evals",): 2, ("evals/answer_eval.py",): 1, ("evals", "agent"): 4}[words]
+    assert f"{count} passed" in pytest_says(agent, *words)
+
+
+def test_r133_an_eval_fails_when_the_agent_answers_something_else(agent: Path) -> None:
+    path = agent / "agent" / "agent.py"
+    path.write_text(path.read_text().replace("You said", "You wrote"))
+    assert "assert 'You wrote: hello' == 'You said: hello'" in pytest_says(agent, "evals")
+
+
+def pytest_says(folder: Path, *words: str) -> str:
+    """What pytest says, run as a user would."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words]
+    done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
 
 
 def test_init_says_what_it_made_and_what_to_do_next(tmp_path: Path) -> None:
     done = run("init", tmp_path / "new" / "one")
     made = {str(path) for path in (tmp_path / "new" / "one").rglob("*") if path.is_file()}
     assert (done.code, set(done.lines)) == (0, made)
-    assert len(made) == 5
+    assert len(made) == 8
     assert done.stderr.startswith("eventlog: made agent one; look at it with `eventlog info --dir ")
 
 
-@pytest.mark.parametrize("there", ["agent/agent.toml", "agent/hooks/memory.py", "agent/hooks/test_usage.py"])
+@pytest.mark.parametrize("there", ["agent/agent.toml", "agent/hooks/memory.py", "agent/hooks/test_usage.py", "evals/conftest.py"])
 def test_init_overwrites_nothing_and_then_writes_nothing(tmp_path: Path, there: str) -> None:
     path = tmp_path / there
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +102,7 @@ def test_init_overwrites_nothing_and_then_writes_nothing(tmp_path: Path, there: 
 def test_a_repository_keeps_its_gitignore(tmp_path: Path) -> None:
     (tmp_path / ".gitignore").write_text("mine")
     done = run("init", tmp_path)
-    assert (done.code, len(done.lines)) == (0, 4)
+    assert (done.code, len(done.lines)) == (0, 7)
     assert "add .eventlog/ to the .gitignore" in done.stderr
     assert (tmp_path / ".gitignore").read_text() == "mine"
 

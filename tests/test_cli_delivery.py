@@ -132,6 +132,21 @@ def test_r127_what_a_hook_was_not_shown_is_told_as_a_gap(served: Path) -> None:
     assert good("hooks", "quiet", "--gaps", "--dir", served).lines == lines[3:]
 
 
+def test_sessions_of_an_agent_that_has_none_of_the_loaded_hooks_are_told(served: Path) -> None:
+    """A name that differs is easily overlooked: its sessions are recorded, and shown to no hook."""
+
+    async def start_sessions() -> None:
+        async with EventLog(served / ".eventlog" / "agent.db") as log:
+            for _ in range(2):
+                await log.start_session(agent="shop")
+            await log.start_session(agent=served.name)
+
+    asyncio.run(start_sessions())
+    for words in (["hooks"], ["hooks", "--json"], ["hooks", "--gaps"]):
+        done = run(*words, "--dir", served)
+        assert done.stderr == "eventlog: agent 'shop' has 2 sessions here, and none of the loaded hooks\n"
+
+
 def test_a_hook_that_is_not_loaded_any_more_is_shown_only_when_asked_for(served: Path) -> None:
     async def without_loud() -> None:
         async with EventLog(served / ".eventlog" / "agent.db") as log, Runtime(log, agent_dir=served) as runtime:

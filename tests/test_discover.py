@@ -417,7 +417,7 @@ def test_an_agent_folder_that_is_not_there_is_a_finding(tmp_path: Path) -> None:
 
 def test_the_agent_is_named_by_its_settings_or_else_by_its_folder(agent: Agent) -> None:
     assert agent.discover().agent == "support-desk"
-    agent.write("agent.toml", "model = 'x'")
+    agent.write("agent.toml", "# nothing")
     assert agent.discover().agent == "support-desk"
     agent.write("agent.toml", "name = 'desk'")
     assert agent.discover().agent == "desk"
@@ -438,6 +438,17 @@ def test_settings_without_a_usable_name_are_a_finding(agent: Agent, settings: st
     agent.write("agent.toml", settings)
     found = agent.discover()
     assert codes(found) == [("agent-toml-invalid", "agent/agent.toml")]
+    assert found.agent == "support-desk"
+
+
+def test_an_unknown_setting_is_a_finding_that_names_the_nearest(agent: Agent) -> None:
+    """It is an error: with a mistyped name the agent would have another one, and its hooks would see no session."""
+    agent.write("agent.toml", "nam = 'desk'\nmodel = 'x'\n['\u202e']\nname = 'inner'")
+    found = agent.discover()
+    assert codes(found) == [("agent-setting-unknown", "agent/agent.toml")] * 3
+    assert [finding.message for finding in found.errors] == [
+        f'"{key}" is no setting of an agent; the nearest is "name"' for key in ("model", "nam", "\\u202e")
+    ]
     assert found.agent == "support-desk"
 
 

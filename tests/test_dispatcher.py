@@ -131,6 +131,25 @@ async def test_hooks_see_the_sessions_of_their_agent_and_those_without_one(tmp_p
     assert sorted(trace.calls) == [("h", "of None", 0), ("h", "of agent", 0)]
 
 
+async def test_r55_a_session_of_another_agents_name_is_shown_to_no_hook_and_that_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not of an agent that has a runtime of its own on this log: its hooks see the session."""
+    trace = Trace()
+    async with served(tmp_path / "a.db", {"h": trace.hook("h")}) as (log, dispatcher):
+        log.agents_served.add("beside")
+        for number, agent in enumerate(("shop", "shop", "beside", "agent", None)):
+            await log.start_session(f"s{number}", agent=agent)
+            await append(log, f"s{number}", 2)
+        await shown(dispatcher)
+    assert {session_id for _, session_id, _ in trace.calls} == {"s3", "s4"}
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [
+        "session 's0' is of agent 'shop', and this runtime serves 'agent': its hooks see no session of that agent; "
+        "start sessions with agent='agent', or without one"
+    ]
+
+
 async def test_r55_and_r125_hooks_see_every_channel_mode_and_purpose(tmp_path: Path) -> None:
     seen: list[tuple[str, str, str]] = []
 
@@ -342,6 +361,62 @@ async def test_r155_the_line_names_hook_event_and_error(tmp_path: Path, caplog: 
         'channel "api" handler for artifact.tagged threw: ValueError: no such bucket',
         'hook "audit/usage" handler for artifact.tagged threw: ValueError: no such bucket',
     ]
+
+
+CONTROLS = "\x1b[2J\x1b]0;title\x07\u202e\r\x9b31m"
+
+
+async def test_r155_nothing_that_a_handler_raises_acts_on_a_terminal_or_fakes_a_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The message and the traceback that `logging` adds, by a formatter that nobody has chosen."""
+
+    async def fail(_event: Event[Any], _context: Any) -> None:
+        try:
+            raise LookupError(f"{CONTROLS} of the cause")
+        except LookupError as error:
+            error.add_note(f"a note {CONTROLS}")
+            raise ValueError(f"of a payload: {CONTROLS}\nERROR:root:forged") from error
+
+    async with served(tmp_path / "a.db", {"h": hook_of({NOTE: fail})}) as (log, dispatcher):
+        await log.start_session("s1")
+        await append(log, "s1")
+        await shown(dispatcher)
+    (record,) = caplog.records
+    first, *others = logging.Formatter("%(levelname)s:%(name)s:%(message)s").format(record).split("\n")
+    assert first.startswith('ERROR:eventlog.observe:hook "h" handler for artifact.tagged threw: ValueError: of a payload')
+    assert all(line.isprintable() for line in (first, *others))
+    assert all(line.startswith("  ") for line in others)
+    assert "  LookupError: \\x1b[2J" in "\n".join(others)
+    assert "  ERROR:root:forged" in others
+    assert any(line.endswith(f"line {fail.__code__.co_firstlineno + 5}, in fail") for line in others), "it tells where"
+
+
+class Unwritable(Exception):
+    """Raises whatever is asked of it."""
+
+    @property
+    def __notes__(self) -> Any:
+        raise RuntimeError("no notes")
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+async def test_an_error_that_cannot_be_written_is_logged_all_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(_event: Event[Any], _context: Any) -> None:
+        raise Unwritable
+
+    trace = Trace()
+    async with served(tmp_path / "a.db", {"h": hook_of({NOTE: fail}), "next": trace.hook("next")}) as (log, dispatcher):
+        await log.start_session("s1")
+        await append(log, "s1")
+        await shown(dispatcher)
+    text = logging.Formatter().format(caplog.records[0])
+    assert text.startswith('hook "h" handler for artifact.tagged threw: Unwritable')
+    assert trace.indexes("next", "s1") == [0, 1]
 
 
 @pytest.mark.parametrize("waits", [False, True])

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventlog.errors import InvalidEvent, InvalidName, LimitExceeded
-from eventlog.host.kv import MAX_KEY_CHARACTERS, MAX_VALUE_BYTES, Kv
+from eventlog.host.files import SessionFiles
+from eventlog.host.kv import MAX_KEY_CHARACTERS, MAX_VALUE_BYTES, Kv, channel_state
 from eventlog.log import EventLog
-from eventlog.store.keep import after_prefix
+from eventlog.store.keep import after_prefix, forget_kept
 
 
 @pytest_asyncio.fixture
@@ -162,3 +163,33 @@ def test_what_begins_with_a_prefix_lies_between_it_and_what_follows_it(prefix: s
     end = after_prefix(prefix)
     inside = low <= value and (end is None or value < end.encode())
     assert inside == text.startswith(prefix)
+
+
+# ---------------------------------------------------------------------------------------------------------- and erasure
+
+
+async def test_what_is_kept_for_a_session_goes_with_it_and_nothing_else_does(tmp_path: Path) -> None:
+    """Keys that begin or end with its id, of all agents, what its channel keeps, and its files."""
+    async with EventLog(tmp_path / "a.db") as log:
+        infos = {id: (await log.start_session(id, channel="slack")).info for id in ("s1", "s10", "s1/b", "a/s1")}
+        for agent in ("one", "two"):
+            kv = Kv(log.store, agent)
+            for key in ("s1", "s1/draft", "s1:draft", "last-result/s1", "last:s1", *STAYING):
+                await kv.put(key, agent)
+        for info in infos.values():
+            await channel_state(log.store, info).put("key", info.id)
+            await SessionFiles(log.store, "one", info.id).write("notes.md", "x")
+        await SessionFiles(log.store, "one", "s1").write("shared.md", "x", scope="deployment")
+
+        assert await log.store.write(forget_kept, "s1", "slack") == (2 * 5 + 1, 1)
+
+        for agent in ("one", "two"):
+            assert await Kv(log.store, agent).list() == sorted(STAYING)
+        left = {id: await channel_state(log.store, info).get("key") for id, info in infos.items()}
+        assert left == {"s1": None, "s10": "s10", "s1/b": "s1/b", "a/s1": "a/s1"}
+        files = {id: await SessionFiles(log.store, "one", id).list() for id in infos}
+        assert files == {"s1": [], "s10": ["notes.md"], "s1/b": ["notes.md"], "a/s1": ["notes.md"]}
+        assert await SessionFiles(log.store, "one", "s1").list(scope="deployment") == ["shared.md"]
+
+
+STAYING = ("s10", "s10/draft", "s1/b", "s1/b/draft", "last-result/a/s1", "last-result/s10", "notes/s1/of", "xs1/draft")

@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parents[1] / "eventlog"
 # From the bottom to the top. A layer is a row of rooms, a room is one or more files or folders right under eventlog/:
 # a module imports from lower layers and from its own room.
 LAYERS = (
-    ("errors clock vocabulary encoding events messages",),
+    ("errors clock vocabulary encoding events logs messages",),
     ("store",),
     ("log session following history serving",),  # the front door
     ("observe", "durable", "host", "projections", "recovery"),

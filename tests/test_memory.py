@@ -13,6 +13,7 @@ import pytest
 from eventlog import Event, EventLog, HookDefinition, Runtime, Session, memory_hook
 from eventlog.errors import InvalidName
 from eventlog.observe import MemoryLine, memory, read_memory
+from eventlog.store.keep import forget_kept
 from eventlog.testing import ManualClock
 
 MEMORY = "from eventlog import memory_hook\n\nhook = memory_hook()\n"
@@ -176,16 +177,15 @@ async def test_turns_that_never_end_are_forgotten_when_there_are_too_many(
 # ---------------------------------------------------------------------------------------------------------- and erasure
 
 
-@pytest.mark.parametrize("id", ["s1", "memory", "memory/0000000000000001", "a/b/c", "x" * 256], ids=lambda id: id[:24])
+@pytest.mark.parametrize("id", ["s1", "memory/0000000000000001", "a/b/c", "x" * 256], ids=lambda id: id[:24])
 async def test_a_line_stands_under_the_id_of_its_session_and_goes_with_it(tmp_path: Path, id: str) -> None:
     async with remembering(tmp_path) as (log, runtime):
         await turn(await log.start_session("other"), "t1", result="stays")
         await turn(await log.start_session(id), "t" * 256, result="goes")
         assert [line.session_id for line in await remembered(runtime, "other")] == ["other", id]
-        kv = runtime.host_for("other").kv
-        for key in await kv.list(f"{id}/memory/"):
-            await kv.delete(key)
+        assert await log.store.write(forget_kept, id, "api") == (2, 0)
         assert [line.answer for line in await remembered(runtime, "other")] == ["stays"]
+        assert len(await runtime.host_for("other").kv.list()) == 2, "the line, and its place in the contents"
 
 
 # ------------------------------------------------------------------------------------------------------- and opting out

@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 
 from eventlog.cli.explain import Code, Stop
-from eventlog.cli.human import moment_us, span
+from eventlog.cli.human import count, moment_us, span
 from eventlog.cli.opening import reading
 from eventlog.cli.options import json_lines_option, json_option, log_options
-from eventlog.cli.output import Piece, Span, out
+from eventlog.cli.output import Piece, Span, note, out
 from eventlog.cli.plain import plain
 from eventlog.cli.process import asynchronous
 from eventlog.cli.table import Column, Row, table
@@ -55,6 +55,7 @@ async def hooks(db: Path, name: str | None, only_gaps: bool, every: bool, as_jso
         inspection = Inspection(log)
         rows = [row for row in await inspection.hooks() if name in (None, row.name) and (row.loaded or every or name)]
         gaps = await inspection.hook_gaps(name)
+        unserved = await inspection.unserved_agents()
     if name is not None and not rows:
         raise Stop(
             Code.NOT_FOUND, f"no hook {shown(name)} has been served from this log; `eventlog hooks --all` lists them"
@@ -62,12 +63,15 @@ async def hooks(db: Path, name: str | None, only_gaps: bool, every: bool, as_jso
     output = out()
     if as_json:
         output.json(plain(gaps if only_gaps else rows))
-        return Code.DONE
-    if not only_gaps:
-        table(output, HOOKS, [_hook(row) for row in rows], "no hooks")
-        if gaps:
-            output.line()
-    table(output, GAPS, [_gap(gap) for gap in gaps], "no gaps" if only_gaps else "")
+    else:
+        if not only_gaps:
+            table(output, HOOKS, [_hook(row) for row in rows], "no hooks")
+            if gaps:
+                output.line()
+        table(output, GAPS, [_gap(gap) for gap in gaps], "no gaps" if only_gaps else "")
+    output.flush()
+    for each in unserved:
+        note(f"agent {shown(each.agent)} has {count(each.sessions, 'session')} here, and none of the loaded hooks")
     return Code.DONE
 
 

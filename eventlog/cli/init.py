@@ -79,6 +79,46 @@ def test_an_eval_is_not_counted() -> None:
     assert counted("eval") == {}
 '''
 
+AGENT_CODE = '''\
+"""Answers: `eventlog run` and the evals call `turn`. A server that appends its events itself does not need it."""
+
+from eventlog import Session
+from eventlog.host import Host
+
+
+async def turn(session: Session, message: str, host: Host) -> str:
+    """Return the reply, or yield it piece by piece, with the events of the turn in between."""
+    return f"You said: {message}"
+'''
+
+EVAL = '''\
+"""An eval runs one turn of the agent as it is, and asserts over what happened. Run it with pytest."""
+
+import asyncio
+from pathlib import Path
+
+from eventlog.testing import run_eval_turn
+
+FOLDER = Path(__file__).parents[1]
+
+
+def test_it_answers() -> None:
+    turn = asyncio.run(run_eval_turn("hello", agent_dir=FOLDER))
+    assert turn.failure is None
+    assert turn.reply == "You said: hello"
+    assert turn.types == ["turn.started", "message.received", "message.completed", "turn.completed"]
+'''
+
+CONFTEST = '''\
+"""Lets pytest collect the evals: files below this folder whose names end with `_eval.py`."""
+
+import pytest
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("python_files", "*_eval.py")
+'''
+
 IGNORE = Path(".gitignore")
 IGNORED = """\
 .eventlog/
@@ -89,15 +129,18 @@ __pycache__/
 @click.command(short_help="the folder of a new agent")
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
 def init(folder: Path) -> Code:
-    """Make an agent in DIR: its settings, an example hook with its test, and a .gitignore.
+    """Make an agent in DIR: its settings and its code, example hooks with a test, an eval, and a .gitignore.
 
     Nothing that is there is overwritten.
     """
     files = {
         Path("agent") / "agent.toml": AGENT.format(name=json.dumps(_name(folder), ensure_ascii=False)),
+        Path("agent") / "agent.py": AGENT_CODE,
         Path("agent") / "hooks" / "memory.py": MEMORY,
         Path("agent") / "hooks" / "usage.py": HOOK,
         Path("agent") / "hooks" / "test_usage.py": TEST,
+        Path("evals") / "conftest.py": CONFTEST,
+        Path("evals") / "answer_eval.py": EVAL,
     }
     _refuse_to_overwrite(folder, list(files))
     keeps_its_own = (folder / IGNORE).exists()

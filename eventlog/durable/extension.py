@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,12 +18,13 @@ from eventlog.durable.loading import LoadedCode, describe, load_code
 from eventlog.durable.manifest import Manifest
 from eventlog.durable.signal import Signal
 from eventlog.errors import ActivationError, shown
+from eventlog.logs import harmless_logger
 
 ACTIVATE_LIMIT_S = 10.0
 DEACTIVATE_LIMIT_S = 5.0
 _CANCEL_GRACE_S = 1.0  # how long a cancelled function may take to clean up before it is left to itself
 
-_logger = logging.getLogger("eventlog.durable")
+_logger = harmless_logger("eventlog.durable")
 
 
 # ------------------------------------------------------------------------------------------- what an extension gets

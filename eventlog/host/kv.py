@@ -7,8 +7,8 @@ from typing import Any
 
 from eventlog.encoding import encode_json, plain
 from eventlog.errors import InvalidEvent, InvalidName, LimitExceeded
-from eventlog.events import decode_json
-from eventlog.store.keep import KeptValues
+from eventlog.events import SessionInfo, decode_json
+from eventlog.store.keep import KeptValues, place_of_channel
 from eventlog.store.store import Store
 
 MAX_KEY_CHARACTERS = 512
@@ -47,6 +47,11 @@ class Kv:
     async def list(self, prefix: str = "") -> builtins.list[str]:
         """The keys that begin with `prefix`, sorted; no character in it stands for another one. Raises InvalidName."""
         return await self._kept.keys(_checked(prefix) if prefix != "" else "")
+
+
+def channel_state(store: Store, session: SessionInfo) -> Kv:
+    """What the channel of a session keeps for that session (R130), apart from the keys of every agent."""
+    return Kv(store, place_of_channel(session.channel_id, session.id))
 
 
 def _checked(key: object) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any, Literal, TypeVar
 
-from eventlog.errors import DiscoveryError, EventLogError, Finding, InvalidName
+from eventlog.errors import DiscoveryError, EventLogError, Finding, InvalidName, printable
 from eventlog.events import check_id
 from eventlog.observe.ab import ARM, ARMS, EXPERIMENT, AbDefinition
 from eventlog.observe.files import entries, hook_files, is_folder, is_refused
@@ -21,6 +21,9 @@ from eventlog.observe.hook import DisabledHook, HookDefinition, check_hook_name
 from eventlog.observe.modules import Package, told
 
 T = TypeVar("T")
+
+SETTINGS = frozenset({"name"})
+"""The keys of `agent/agent.toml`."""
 
 EXPORTS = ("hook", "default")
 """The attributes of a module that may hold its hook."""
@@ -136,6 +139,10 @@ class _Discovery:
         path, name = self._root / "agent.toml", self._agent_dir.name
         try:
             settings = tomllib.loads(path.read_text("utf-8")) if self._is_there(path) else {}
+            for key in sorted(settings.keys() - SETTINGS):
+                known = nearest(key, SETTINGS)
+                why = f'"{key}" is no setting of an agent; the nearest is "{known}"'
+                self._error("agent-setting-unknown", path, printable(why))
             check_id("name", settings.get("name", name))
             return str(settings.get("name", name))
         except (OSError, ValueError, RecursionError, EventLogError) as error:

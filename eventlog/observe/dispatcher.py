@@ -8,7 +8,6 @@ the hooks follow now and then, and what lies between them and the head becomes a
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine, Iterator
 from contextvars import copy_context
 from typing import Any
@@ -16,8 +15,9 @@ from typing import Any
 from eventlog.errors import ForkedProcess, LogClosed
 from eventlog.events import Event
 from eventlog.log import EventLog
+from eventlog.logs import harmless_logger
 from eventlog.observe.channel import ChannelDefinition
-from eventlog.observe.failures import Failures
+from eventlog.observe.failures import Failures, rendered
 from eventlog.observe.hook import HookDefinition
 from eventlog.observe.inbox import Inbox
 from eventlog.observe.lanes import Lane, Lanes
@@ -25,6 +25,7 @@ from eventlog.observe.limits import ObserveLimits
 from eventlog.observe.relay import FRESH_CONTEXT, InContexts, is_cancelled_from_outside, new_task, runs_in
 from eventlog.observe.roster import Roster, RunningHook
 from eventlog.observe.routes import Call, ContextMaker
+from eventlog.observe.strangers import Strangers
 from eventlog.observe.threads import PlainThreads
 from eventlog.store.cursors import Cursors
 
@@ -33,7 +34,7 @@ __all__ = ["Dispatcher", "ObserveLimits", "RunningHook"]
 EVENTS_PER_LOOK = 16
 """Between two looks at the clock."""
 
-log = logging.getLogger("eventlog.observe")
+log = harmless_logger("eventlog.observe")
 
 
 class Dispatcher:
@@ -61,6 +62,7 @@ class Dispatcher:
             self._failures,
             hook_context=hook_context,
             channel_context=channel_context,
+            stranger=Strangers(agent, event_log.agents_served).note,
         )
         self._routes = self._roster.routes
         self._inbox = Inbox(self._cursors, clock, limits.queue_events, self._fed)
@@ -218,7 +220,7 @@ class Dispatcher:
             self._relay = None
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, KeyboardInterrupt | LogClosed):
-            log.error("observe hooks: %s", error, exc_info=error)
+            log.error("observe hooks: %s", rendered(error), exc_info=error)
         self._fed()
 
     def _fed(self) -> None:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from typing import Any
 
 from eventlog.clock import Clock
 from eventlog.errors import escaped
 from eventlog.events import Event
+from eventlog.logs import harmless_logger
 from eventlog.observe.routes import Subscriber
 from eventlog.store.cursors import KEPT_ERRORS, Thrown
 
 MAX_CHARACTERS = 4_096
 
-log = logging.getLogger("eventlog.observe")
+log = harmless_logger("eventlog.observe")
 
 
 class Failures:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -47,8 +47,9 @@ class Roster:
         *,
         hook_context: ContextMaker,
         channel_context: ContextMaker,
+        stranger: Callable[[str, str], None],
     ) -> None:
-        self.routes = Routes(agent)
+        self.routes = Routes(agent, stranger)
         self.newcomers: list[Subscriber] = []
         """Hooks that have not joined yet."""
         self.gaps_found = 0

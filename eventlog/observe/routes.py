@@ -100,8 +100,9 @@ class Route(dict[str, Calls]):
 class Routes:
     """The channels and hooks of one agent: the session's channel first, then hooks in the order of their addition."""
 
-    def __init__(self, agent: str) -> None:
+    def __init__(self, agent: str, stranger: Callable[[str, str], None]) -> None:
         self._agent = agent
+        self._stranger = stranger  # is told the agent and the session of each event of somebody else's
         self.hooks: list[Subscriber] = []
         self.channels: dict[str, Subscriber] = {}
         self._of_channel: dict[str, Route] = {}
@@ -127,6 +128,7 @@ class Routes:
     def calls(self, session: SessionInfo, event: Event[Any]) -> Calls:
         """The calls for an event, in order: none in the sessions of other agents."""
         if session.agent is not None and session.agent != self._agent:
+            self._stranger(session.agent, session.id)
             return ()
         calls = self._of_channel.get(session.channel_id, self._of_others)[event.type]
         if event.position > self.begun:

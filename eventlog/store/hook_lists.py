@@ -11,6 +11,9 @@ from eventlog.store.events import last_position
 from eventlog.store.reading import MAX_POSITION
 from eventlog.store.store import Store
 
+MAX_UNSERVED = 100
+"""Agents of `unserved_agents`."""
+
 
 class HookRow(msgspec.Struct, frozen=True):
     """What the file knows of a hook; `lag` is in positions."""
@@ -51,6 +54,13 @@ class ErrorRow(msgspec.Struct, frozen=True):
     at_us: int
 
 
+class Unserved(msgspec.Struct, frozen=True):
+    """An agent that has `sessions` here, and no hook that a runtime loaded."""
+
+    agent: str
+    sessions: int
+
+
 async def hook_rows(store: Store, agent: str | None = None) -> list[HookRow]:
     """The hooks that the last runtime of each agent loaded, and those before them, by agent and name."""
     return await store.read(_rows, agent)
@@ -64,6 +74,11 @@ async def hook_gaps(store: Store, name: str | None = None, limit: int = 1_000) -
 async def hook_errors(store: Store, name: str | None = None, after: int = 0, limit: int = 1_000) -> list[ErrorRow]:
     """The newest errors behind the number `after`, oldest first, of all hooks or of the one with this name."""
     return await store.read(_errors, name, after, limit)
+
+
+async def unserved_agents(store: Store) -> list[Unserved]:
+    """The agents of sessions that no loaded hook is of; none as long as no hook was ever loaded."""
+    return await store.read(_unserved)
 
 
 def _rows(connection: sqlite3.Connection, agent: str | None) -> list[HookRow]:
@@ -109,3 +124,12 @@ def _errors(connection: sqlite3.Connection, name: str | None, after: int, limit:
         (after, name, name, min(limit, MAX_POSITION)),
     ).fetchall()
     return [ErrorRow(*row) for row in reversed(rows)]
+
+
+def _unserved(connection: sqlite3.Connection) -> list[Unserved]:
+    rows = connection.execute(
+        "SELECT agent, count(*) FROM session WHERE agent NOT IN (SELECT agent FROM hook WHERE loaded)"
+        " AND EXISTS (SELECT 1 FROM hook WHERE loaded) GROUP BY agent ORDER BY agent LIMIT ?",
+        (MAX_UNSERVED,),
+    )
+    return [Unserved(*row) for row in rows]

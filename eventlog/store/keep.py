@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable
 
 from eventlog.store.store import Store
 
 DEPLOYMENT = ""
 """In the place of a session's id: files of the whole deployment."""
+
+SEPARATORS = "/:"
+"""What parts a session's id from the rest of a key."""
+
+
+def place_of_channel(channel_id: str, session_id: str) -> str:
+    """Stands for an agent in `kv`, for what a channel keeps for a session.
+
+    No id can hold a line feed, so no two of these are equal, and none is an agent's name.
+    """
+    return f"channel\n{channel_id}\n{session_id}"
 
 
 class KeptValues:
@@ -109,6 +121,47 @@ def _paths(connection: sqlite3.Connection, agent: str, session: str, prefix: str
         f"SELECT path FROM file WHERE agent = ? AND session = ?{where} ORDER BY path", (agent, session, *bounds)
     )
     return [path for (path,) in rows]
+
+
+# -- what goes with a session ------------------------------------------------------------------------------------------
+
+
+def forget_kept(connection: sqlite3.Connection, session_id: str, channel_id: str) -> tuple[int, int]:
+    """Remove what is kept for a session, in the caller's transaction: how many values and files.
+
+    That is what its channel keeps for it, its files, and in each agent's `kv` the keys that begin or end with its id:
+    `s1/draft`, `last-result/s1`, and the lines of the memory hook. A key of `s1/b` is not one of `s1`, if there is such
+    a session.
+    """
+    place = place_of_channel(channel_id, session_id)
+    values = connection.execute("DELETE FROM kv WHERE agent = ?", (place,)).rowcount
+    for agent, key in _keys_with(connection, session_id):
+        if _is_of(connection, key, session_id):
+            values += connection.execute("DELETE FROM kv WHERE agent = ? AND key = ?", (agent, key)).rowcount
+    files = connection.execute("DELETE FROM file WHERE session = ?", (session_id,)).rowcount
+    return values, files
+
+
+def _keys_with(connection: sqlite3.Connection, session_id: str) -> list[tuple[str, str]]:
+    """The keys of agents that hold the id anywhere; there is no index for that, and no hurry."""
+    return connection.execute(
+        "SELECT agent, key FROM kv WHERE instr(key, ?) AND NOT instr(agent, char(10))", (session_id,)
+    ).fetchall()
+
+
+def _is_of(connection: sqlite3.Connection, key: str, session_id: str) -> bool:
+    """Whether the id is the longest one of a session that the key begins with, or that it ends with."""
+    cuts = [place for place, character in enumerate(key) if character in SEPARATORS]
+    beginnings = [key, *(key[:cut] for cut in reversed(cuts))]
+    ends = [key, *(key[cut + 1 :] for cut in cuts)]
+    return any(_first_session(connection, claims, session_id) == session_id for claims in (beginnings, ends))
+
+
+def _first_session(connection: sqlite3.Connection, claims: Iterable[str], session_id: str) -> str | None:
+    for claim in claims:
+        if claim == session_id or connection.execute("SELECT 1 FROM session WHERE id = ?", (claim,)).fetchone():
+            return claim
+    return None
 
 
 def _starts_with(column: str, prefix: str) -> tuple[str, tuple[str, ...]]:
