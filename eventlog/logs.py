@@ -1,4 +1,4 @@
-"""Loggers for errors of code that is not ours: what its messages hold acts on no terminal, and fakes no line of a log."""
+"""Loggers for errors of code that is not ours: what they quote acts on no terminal, and fakes no line of a log."""
 
 from __future__ import annotations
 

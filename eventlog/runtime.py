@@ -73,7 +73,8 @@ class Runtime:
 
     `agent_dir` is the folder that holds `agent/`, with its hooks and extensions; `services` are the server's own
     clients, as `ctx.host.<name>`; `grants` are given to an extension when it is first installed. `seed` makes the
-    back-off's jitter repeatable; `reminder_limits` says how much a session may be reminded of. Entering raises
+    back-off's jitter repeatable; `reminder_limits` says how much a session may be reminded of, `observe_limits` how
+    much observe hooks hold in memory and how long they are waited for, their threads included. Entering raises
     DiscoveryError or ManifestError with all findings.
     """
 
@@ -88,6 +89,7 @@ class Runtime:
         seed: int | None = None,
         plain_threads: int = 32,
         reminder_limits: ReminderLimits | None = None,
+        observe_limits: ObserveLimits | None = None,
     ) -> None:
         self.log = log
         self.policy = policy or DeliveryPolicy()
@@ -99,6 +101,7 @@ class Runtime:
         self._random = Random(seed)
         self._plain_threads = plain_threads
         self._reminder_limits = reminder_limits
+        self._observe_limits = observe_limits or ObserveLimits(plain_threads=plain_threads)
         self._hooks: list[tuple[str, HookDefinition]] = []
         self._channels: list[ChannelDefinition] = []
         self._experiments: list[AbDefinition] = []
@@ -298,7 +301,7 @@ class Runtime:
                 agent=agent,
                 hook_context=contexts.for_hook,
                 channel_context=contexts.for_channel,
-                limits=ObserveLimits(plain_threads=self._plain_threads),
+                limits=self._observe_limits,
             ),
             worker=worker,
             extensions=RunningExtensions(log, worker, self._readers_for),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from eventlog.settings import SECTIONS
 from tests.cli_kit import acting, environment, good, on_terminal, run
 
 HOOK = (
@@ -87,7 +88,9 @@ def test_init_says_what_it_made_and_what_to_do_next(tmp_path: Path) -> None:
     assert done.stderr.startswith("eventlog: made agent one; look at it with `eventlog info --dir ")
 
 
-@pytest.mark.parametrize("there", ["agent/agent.toml", "agent/hooks/memory.py", "agent/hooks/test_usage.py", "evals/conftest.py"])
+@pytest.mark.parametrize(
+    "there", ["agent/agent.toml", "agent/hooks/memory.py", "agent/hooks/test_usage.py", "evals/conftest.py"]
+)
 def test_init_overwrites_nothing_and_then_writes_nothing(tmp_path: Path, there: str) -> None:
     path = tmp_path / there
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -209,10 +212,28 @@ def test_r153_info_lists_hooks_and_extensions(agent: Path) -> None:
     assert (extension["name"], extension["id"], extension["valid"]) == ("acme", "acme-labs.billing", True)
     assert extension["hooks"] == MANIFEST["hooks"]
     assert extension["permissions"] == MANIFEST["permissions"]
+    assert listed["experiments"] == []
     text = good("info", "--dir", agent).stdout
     assert text.startswith(f"agent helper in {agent}\nlog {agent}/.eventlog/agent.db (not there yet)\n\nHOOK ")
     assert "\nacme__watch  acme" in text
     assert "\nacme       acme-labs.billing  1.0.0" in text
+
+
+def test_r139_info_lists_the_experiments_with_their_arms(agent: Path) -> None:
+    source = "from eventlog import define_ab\nab = define_ab({name!r}, arms={arms!r})\n"
+    write(
+        agent,
+        ab__tone_py=source.format(name="tone", arms={"short": 1, "long": 2.5}),
+        ab_py=source.format(name="greeting", arms={"hi": 1, "hello": 0}),
+    )
+    (listed,) = good("info", "--dir", agent, "--json").document["agents"]
+    assert listed["experiments"] == [
+        {"name": "greeting", "arms": {"hi": 1, "hello": 0}, "source": "agent/ab.py"},
+        {"name": "tone", "arms": {"short": 1, "long": 2.5}, "source": "agent/ab/tone.py"},
+    ]
+    text = good("info", "--dir", agent).stdout
+    assert "\n\nEXPERIMENT  ARMS" in text
+    assert "tone        short=1 long=2.5  agent/ab/tone.py\n" in text
 
 
 def test_info_shows_what_can_be_shown_and_points_at_the_rest(agent: Path) -> None:
@@ -248,5 +269,11 @@ def test_r2_every_number_of_delivery_is_told_with_what_it_means() -> None:
         "concurrency": 16,
         "keep_dead_s": 604_800,
     }
+
+
+def test_every_number_is_told_on_a_terminal_too() -> None:
+    numbers = good("policy", "--json").document
     text = good("policy").stdout
-    assert all(each["means"] in text for each in [*numbers["delivery"].values(), *numbers["limits"].values()])
+    told = [each for name in SECTIONS for each in numbers[name].values()]
+    assert len(told) > 60
+    assert all(each["means"] in text for each in told)

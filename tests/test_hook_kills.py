@@ -35,7 +35,7 @@ class Call(NamedTuple):
 
     who: str
     session_id: str
-    index: int
+    event_index: int
 
 
 Types = dict[tuple[str, int], str]
@@ -79,7 +79,7 @@ class Life:
 
 def has_more(call: Call, types: Types) -> bool:
     """Whether others are called for that event after this one."""
-    wanting = [who for who, listener in LISTENERS.items() if listener.wants(types[call.session_id, call.index])]
+    wanting = [who for who, listener in LISTENERS.items() if listener.wants(types[call.session_id, call.event_index])]
     return call.who != wanting[-1]
 
 
@@ -146,7 +146,7 @@ def assert_in_order(lives: Iterable[Life]) -> None:
     indexes: dict[tuple[str, str], list[int]] = defaultdict(list)
     for life in lives:
         for call in life.calls:
-            indexes[call.who, call.session_id].append(call.index)
+            indexes[call.who, call.session_id].append(call.event_index)
         assert max(Counter(call.session_id for call in life.underway).values(), default=0) <= 1, "two at a time"
     assert all(earlier < later for of_lane in indexes.values() for earlier, later in pairwise(of_lane))
 
@@ -161,9 +161,9 @@ def shown_later(lives: list[Life]) -> list[Call]:
     found: list[Call] = []
     for life in lives:
         before = dict(highest)
-        for session_id, index in [*life.acknowledged, *((call.session_id, call.index) for call in life.calls)]:
+        for session_id, index in [*life.acknowledged, *((call.session_id, call.event_index) for call in life.calls)]:
             highest[session_id] = max(index, highest.get(session_id, -1))
-        found += [call for call in life.calls if call.index <= before.get(call.session_id, -1)]
+        found += [call for call in life.calls if call.event_index <= before.get(call.session_id, -1)]
     assert {LISTENERS[call.who].on_restart for call in found} <= {"resume"}
     return found
 

@@ -21,7 +21,7 @@ LAYERS = (
     ("store",),
     ("log session following history serving",),  # the front door
     ("observe", "durable", "host", "projections", "recovery"),
-    ("inspection", "runtime", "agents", "replay"),
+    ("inspection", "runtime", "agents", "replay", "settings"),
     ("control",),
     ("__init__",),  # the public names
     ("testing",),
@@ -46,6 +46,7 @@ PUBLIC_MODULES = {
     "eventlog.inspection",
     "eventlog.observe",
     "eventlog.replay",
+    "eventlog.settings",
     "eventlog.testing",
 }
 

@@ -30,7 +30,7 @@ SECTIONS = {
         "extensions": Entry("extensions:extensions", "what is installed, what it may read, what it is owed"),
         "deliveries": Entry("deliveries:deliveries", "what extensions are owed, and when they are called next"),
         "dead": Entry("dead:dead", "deliveries that were given up"),
-        "policy": Entry("policy:policy", "the numbers of delivery, and the limits"),
+        "policy": Entry("policy:policy", "the numbers that were decided, and the limits"),
     },
     "Into the log and out of it": {
         "append": Entry("append:append", "append one event to a session"),

@@ -19,7 +19,7 @@ from eventlog.cli.plain import plain
 from eventlog.cli.table import Column, Row, table
 from eventlog.durable import Manifest, load_manifest
 from eventlog.errors import Finding, InvalidName
-from eventlog.observe import Discovered, LoadedHook, discover
+from eventlog.observe import Discovered, LoadedExperiment, LoadedHook, discover
 
 HOOKS = (
     Column("HOOK"),
@@ -34,6 +34,11 @@ EXTENSIONS = (
     Column("VERSION"),
     Column("DELIVERED", long=True),
     Column("ASKS FOR", long=True),
+)
+EXPERIMENTS = (
+    Column("EXPERIMENT"),
+    Column("ARMS", long=True),
+    Column("SOURCE", long=True),
 )
 MANIFEST = "extension.json"
 
@@ -78,7 +83,8 @@ def validate(agent_dir: Path, as_json: bool) -> Code:
 @json_option
 @agent_and_log_options
 def info(agent_dir: Path, db: Path | None, as_json: bool) -> Code:
-    """Show the agent in a folder: its hooks in the order in which they are called, its extensions, where its log is."""
+    """Show the agent in a folder: its hooks in the order in which they are called, its extensions and experiments, and
+    where its log is."""
     found = _discovered(agent_dir)
     if not (agent_dir / "agent").is_dir():
         raise Stop(Code.NOT_FOUND, f"{found.findings[0].path}: {found.findings[0].message}")
@@ -87,8 +93,10 @@ def info(agent_dir: Path, db: Path | None, as_json: bool) -> Code:
     if as_json:
         hooks = [_hook_document(hook, agent_dir) for hook in found.hooks]
         extensions = [_extension_document(folder, manifest) for folder, manifest in manifests]
+        experiments = [_experiment_document(experiment, agent_dir) for experiment in found.experiments]
         where = {"dir": str(agent_dir.resolve()), "log": str(log), "logExists": log.exists()}
-        out().json({"agents": [{"name": found.agent, **where, "hooks": hooks, "extensions": extensions}]})
+        parts = {"hooks": hooks, "extensions": extensions, "experiments": experiments}
+        out().json({"agents": [{"name": found.agent, **where, **parts}]})
     else:
         out().line("agent ", Span(found.agent, "title"), f" in {agent_dir.resolve()}")
         out().line(f"log {log}", Span("" if log.exists() else " (not there yet)", "dim"))
@@ -173,6 +181,9 @@ def _draw(output: Output, found: Discovered, manifests: list[tuple[Path, Manifes
         table(output, columns, rows)
         if not rows:
             output.line(Span(title, "dim"))
+    if found.experiments:
+        output.line()
+        table(output, EXPERIMENTS, [_experiment_row(experiment, agent_dir) for experiment in found.experiments])
 
 
 def _hook_row(hook: LoadedHook, agent_dir: Path) -> Row:
@@ -183,6 +194,11 @@ def _hook_row(hook: LoadedHook, agent_dir: Path) -> Row:
         " ".join(hook.definition.events),
         _source(hook, agent_dir),
     )
+
+
+def _experiment_row(experiment: LoadedExperiment, agent_dir: Path) -> Row:
+    arms = " ".join(f"{arm}={weight:g}" for arm, weight in experiment.definition.arms.items())
+    return Span(experiment.definition.name, "name"), arms, _source(experiment, agent_dir)
 
 
 def _extension_row(folder: Path, manifest: Manifest | None) -> Row:
@@ -207,6 +223,11 @@ def _hook_document(hook: LoadedHook, agent_dir: Path) -> dict[str, Any]:
     }
 
 
+def _experiment_document(experiment: LoadedExperiment, agent_dir: Path) -> dict[str, Any]:
+    definition = experiment.definition
+    return {"name": definition.name, "arms": dict(definition.arms), "source": _source(experiment, agent_dir)}
+
+
 def _extension_document(folder: Path, manifest: Manifest | None) -> dict[str, Any]:
     if manifest is None:
         return {"name": folder.name, "valid": False}
@@ -218,6 +239,6 @@ def _declared(manifest: Manifest) -> dict[str, Any]:
     return {name: declared[name] for name in ("version", "displayName", "hooks", "operations", "permissions")}
 
 
-def _source(hook: LoadedHook, agent_dir: Path) -> str:
+def _source(loaded: LoadedHook | LoadedExperiment, agent_dir: Path) -> str:
     root = agent_dir.resolve()
-    return hook.source.relative_to(root).as_posix() if hook.source.is_relative_to(root) else str(hook.source)
+    return loaded.source.relative_to(root).as_posix() if loaded.source.is_relative_to(root) else str(loaded.source)

@@ -2,56 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
-from eventlog import CONTRACT_VERSION, DeliveryPolicy, capabilities
+from eventlog import CONTRACT_VERSION, capabilities
 from eventlog.cli.explain import Code
 from eventlog.cli.options import json_option
 from eventlog.cli.output import Span, out
-from eventlog.cli.table import Column, table
-from eventlog.events import MAX_BATCH_BYTES, MAX_BATCH_EVENTS, MAX_DEPTH, MAX_EVENT_BYTES, MAX_ID_CHARACTERS
+from eventlog.cli.table import Column, Row, table
+from eventlog.settings import SECTIONS, Number, Numbers
 
 
-class Number(NamedTuple):
-    """A setting or a limit: its value, and what it means."""
-
-    value: Any
-    means: str
-
-
-LIMITS = {
-    "event_bytes": Number(MAX_EVENT_BYTES, "bytes of the JSON of one event's data"),
-    "depth": Number(MAX_DEPTH, "objects and lists inside each other"),
-    "batch_events": Number(MAX_BATCH_EVENTS, "events of one append_many"),
-    "batch_bytes": Number(MAX_BATCH_BYTES, "bytes of one append_many"),
-    "id_characters": Number(MAX_ID_CHARACTERS, "characters of the id of a session or a turn, or of a key"),
-}
-
-
-@click.command(short_help="the numbers of delivery, and the limits")
+@click.command(short_help="the numbers that were decided, and the limits")
 @json_option
 def policy(as_json: bool) -> Code:
-    """Show the defaults of DeliveryPolicy, which a Runtime is given, and the limits of the log, which are fixed."""
-    settings = {each.name: Number(each.default, each.metadata["means"]) for each in fields(DeliveryPolicy)}
+    """Show every default that can be set, and every limit that is fixed, with what it means.
+
+    Defaults are those of EventLog, DeliveryPolicy, ObserveLimits, ReminderLimits, and of the hooks that are ready.
+    """
     output = out()
     if as_json:
-        document = {"contract": CONTRACT_VERSION, "delivery": _document(settings), "limits": _document(LIMITS)}
-        output.json({**document, "capabilities": capabilities()})
+        sections = {name: _document(numbers) for name, numbers in SECTIONS.items()}
+        output.json({"contract": CONTRACT_VERSION, **sections, "capabilities": capabilities()})
         return Code.DONE
     output.line(f"durable hooks follow contract {CONTRACT_VERSION}, as a {capabilities()['hooks']['status']}")
-    for title, numbers in (("DELIVERY", settings), ("LIMIT", LIMITS)):
+    for section, numbers in SECTIONS.items():
         output.line()
-        columns = (Column(title), Column("VALUE", right=True), Column("MEANS"))
-        table(
-            output,
-            columns,
-            [(Span(name, "name"), f"{number.value:,}", number.means) for name, number in numbers.items()],
-        )
+        columns = (Column(section.upper()), Column("VALUE", right=True), Column("MEANS"))
+        table(output, columns, [_row(name, number) for name, number in numbers.items()])
     return Code.DONE
 
 
-def _document(numbers: dict[str, Number]) -> dict[str, Any]:
+def _row(name: str, number: Number) -> Row:
+    value = number.value if isinstance(number.value, str) else f"{number.value:,}"
+    return Span(name, "name"), value, number.means
+
+
+def _document(numbers: Numbers) -> dict[str, Any]:
     return {name: number._asdict() for name, number in numbers.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import math
 from asyncio import Lock
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import blake2b
 from secrets import token_hex
@@ -21,12 +21,12 @@ from eventlog.store.reminders import KeptReminders
 
 @dataclass(frozen=True, slots=True)
 class ReminderLimits:
-    """How much a session may be reminded of, at most."""
+    """How much a session may be reminded of, at most; the fields' metadata says what each `means`."""
 
-    text_characters: int = 4_000
-    """Of one reminder's text."""
-    per_session: int = 100
-    """Reminders that wait in one session at once; those that were due or cancelled do not count."""
+    text_characters: int = field(default=4_000, metadata={"means": "characters of one reminder's text"})
+    per_session: int = field(
+        default=100, metadata={"means": "reminders that wait in one session; those that were due do not count"}
+    )
 
 
 class SessionReminders:

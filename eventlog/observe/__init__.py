@@ -7,6 +7,7 @@ from eventlog.observe.channel import ChannelDefinition, ChannelHandler, define_c
 from eventlog.observe.context import AgentView, ChannelContext, ChannelView, Contexts, HookContext, OwnedChannel
 from eventlog.observe.discover import Discovered, LoadedExperiment, LoadedHook, discover
 from eventlog.observe.hook import DisabledHook, Handler, HookDefinition, OnRestart, define_hook, disable_hook
+from eventlog.observe.limits import ObserveLimits
 from eventlog.observe.memory import MemoryLine, memory_hook, read_memory
 from eventlog.observe.spans import otel_hook
 
@@ -26,6 +27,7 @@ __all__ = [
     "LoadedExperiment",
     "LoadedHook",
     "MemoryLine",
+    "ObserveLimits",
     "OnRestart",
     "OnSample",
     "OwnedChannel",

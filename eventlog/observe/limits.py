@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from eventlog.errors import InvalidName
+
+
+def _limit(default: float, least: float, means: str) -> Any:
+    return field(default=default, metadata={"least": least, "means": means})
 
 
 @dataclass(frozen=True, slots=True)
 class ObserveLimits:
-    """How much is held in memory, how long is waited, and how often is looked."""
+    """How much is held in memory, how long is waited, and how often is looked.
 
-    queue_events: int = 10_000
-    """Recorded and not taken up yet; what comes on top is read from the log."""
-    lane_events: int = 1_000
-    """Behind a handler that waits, in one session; what comes on top is read from the log."""
-    lanes_events: int = 10_000
-    """The same, in all sessions together."""
-    page_events: int = 256
-    """Read from the log at once for a session that catches up."""
-    batch_events: int = 256
-    """Shown at most before the loop has its turn."""
-    batch_s: float = 0.002
-    """The same in time: after this long no further event is begun."""
-    cursor_every_s: float = 1.0
-    """Between two looks at the cursors and at handlers that do not return."""
-    stuck_after_s: float = 30.0
-    """A call that has not returned for this long is reported."""
-    drain_s: float = 5.0
-    """Waited for events that are underway, at a stop and before a "resume" hook joins late."""
-    cancel_s: float = 1.0
-    """Waited for cancelled handlers to end, at a stop."""
-    plain_threads: int = 32
-    """Threads for handlers that are plain functions."""
-    max_plain_threads: int = 256
-    """The same with those that stuck handlers hold."""
+    The fields' metadata says what each `means`, and the `least` that it can be. Raises InvalidName for less.
+    """
+
+    queue_events: int = _limit(10_000, 0, "events recorded and not taken up; what comes on top is read from the log")
+    lane_events: int = _limit(1_000, 0, "events behind a handler that waits, in one session; others stay in the log")
+    lanes_events: int = _limit(10_000, 0, "the same, in all sessions together")
+    page_events: int = _limit(256, 1, "events read from the log at once for a session that catches up")
+    batch_events: int = _limit(256, 1, "events shown at most before the loop has its turn")
+    batch_s: float = _limit(0.002, 0, "seconds after which no further event is begun before that")
+    cursor_every_s: float = _limit(
+        1.0, 0.001, "seconds between two looks at cursors and at handlers that do not return"
+    )
+    stuck_after_s: float = _limit(30.0, 0, "seconds after which a call that has not returned is reported")
+    drain_s: float = _limit(5.0, 0, 'seconds for events underway, at a stop and before a "resume" hook joins late')
+    cancel_s: float = _limit(1.0, 0, "seconds for cancelled handlers to end, at a stop")
+    plain_threads: int = _limit(32, 1, "threads for handlers that are plain functions")
+    max_plain_threads: int = _limit(256, 1, "the same with those that stuck handlers hold")
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value, least = getattr(self, each.name), each.metadata["least"]
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
+                raise InvalidName(f"ObserveLimits {each.name}", value, f"give a number from {least:g} on")

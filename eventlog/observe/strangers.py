@@ -1,4 +1,4 @@
-"""Says once of each other agent that its sessions are shown to no hook here: a name that differs is easily overlooked."""
+"""Says once of each other agent that no hook here sees its sessions: a name that differs is easily overlooked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger("eventlog.observe")
 
 
 class Strangers:
-    """The other agents whose sessions were seen. `served` has those that have a runtime of their own in this process."""
+    """The other agents whose sessions were seen. `served` has those with a runtime of their own in this process."""
 
     def __init__(self, agent: str, served: Container[str]) -> None:
         self._agent = agent
