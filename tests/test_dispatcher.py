@@ -20,7 +20,19 @@ from eventlog.events import Event, NewEvent
 from eventlog.log import EventLog
 from eventlog.observe.inbox import PAGE_EVENTS
 from eventlog.observe.limits import ObserveLimits
-from tests.observing import NOTE, NOTED, Context, Gate, Trace, append, channel_of, dispatcher_of, hook_of, served, shown
+from tests.observing import (
+    NOTE,
+    NOTED,
+    Context,
+    Gate,
+    Trace,
+    append,
+    channel_of,
+    dispatcher_of,
+    hook_of,
+    served,
+    shown,
+)
 
 # ------------------------------------------------------------------------------------------------ after the commit
 
