@@ -69,6 +69,7 @@ class Dispatcher:
         self._lanes = Lanes(event_log, self._cursors, limits)
         self._blank = copy_context()  # every call runs in a copy of its own
         self._relay: asyncio.Task[None] | None = None
+        self._keeper: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed: asyncio.Future[None] | None = None
         self._joining = asyncio.Lock()
@@ -114,7 +115,7 @@ class Dispatcher:
             self._unsubscribe()
             self._unsubscribe = None
             raise
-        self._spawn(self._keep())
+        self._keeper = self._spawn(self._keep())
 
     async def stop(self, drain_s: float | None = None) -> None:
         """Show what waits, for at most `drain_s`; what then is left becomes exact gaps. Again: nothing."""
@@ -161,8 +162,8 @@ class Dispatcher:
             newcomers, self._roster.newcomers = self._roster.newcomers, []
             if not newcomers and not alone:
                 return
-            await self._inbox.hold()  # so that nothing is shown which a newcomer would miss
             try:
+                await self._inbox.hold()  # so that nothing is shown which a newcomer would miss
                 # What one that resumes has to catch up with is shown anew: nothing may be underway then.
                 resumes = any(hook.on_restart == "resume" for hook in newcomers)
                 quiet = resumes and await self._until(lambda: self._is_quiet, self._limits.drain_s)
@@ -170,6 +171,9 @@ class Dispatcher:
                 if again is not None:
                     self._inbox.rewind(again)
                 self._inbox.claimants = self._roster.claimants
+            except BaseException:
+                self._roster.newcomers[:0] = newcomers
+                raise
             finally:
                 self._inbox.release()
         self._tell()
@@ -207,21 +211,36 @@ class Dispatcher:
             self._relay = new_task(self.dispatch_once())
             self._tend(self._relay)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        self._tend(new_task(work))
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return self._tend(new_task(work))
 
-    def _tend(self, task: asyncio.Task[None]) -> None:
+    def _tend(self, task: asyncio.Task[None]) -> asyncio.Task[None]:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if task is self._relay:
             self._relay = None
         error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, KeyboardInterrupt | LogClosed):
+        if task.cancelled() or isinstance(error, KeyboardInterrupt):
+            self._replace(task)
+        elif error is not None and not isinstance(error, LogClosed):
             log.error("observe hooks: %s", rendered(error), exc_info=error)
         self._fed()
+
+    def _replace(self, task: asyncio.Task[None]) -> None:
+        """Let another task go on with what somebody has cancelled or interrupted."""
+        if self._cut:
+            return
+        if task is self._keeper:
+            self._keeper = self._spawn(self._keep())
+        for lane in list(self._lanes.by_session.values()):
+            if lane.task is task:
+                self._spawn(self._run(lane, self._follow))
+        if self._roster.newcomers:
+            self._spawn(self._join())
 
     def _fed(self) -> None:
         self._wake()
@@ -317,7 +336,8 @@ class Dispatcher:
         lane.calls, lane.call = (), None
 
     def _threw(self, lane: Lane, call: Call, error: BaseException) -> None:
-        """Note what a handler threw. Raises it if it must pass: what is left of the lane is then another task's."""
+        """Note what a handler threw. Raises it if it must pass: what is left of the lane is then another task's, see
+        `_replace`."""
         if not runs_in(lane.task):
             raise error  # nobody runs this any more, its coroutine is closed
         from_outside = isinstance(error, asyncio.CancelledError) and is_cancelled_from_outside()
@@ -329,12 +349,7 @@ class Dispatcher:
         if passes:
             lane.drop_call()
             self._lanes.hold(lane)
-            asyncio.get_running_loop().call_soon(self._take_up, lane)
             raise error
-
-    def _take_up(self, lane: Lane) -> None:
-        if not self._cut:
-            self._spawn(self._run(lane, self._follow))
 
     # -- now and then -------------------------------------------------------------------------------------------
 

@@ -109,10 +109,9 @@ class Inbox:
             self._feeder = asyncio.get_running_loop().create_task(self._feed())
             self._feeder.add_done_callback(self._fed)
 
-    def _fed(self, feeder: asyncio.Task[None]) -> None:
+    def _fed(self, _feeder: asyncio.Task[None]) -> None:
         self._feeder = None
-        if not feeder.cancelled():
-            self._feed_on()
+        self._feed_on()  # also if somebody has cancelled it
         self._wake()
 
     async def _feed(self) -> None:

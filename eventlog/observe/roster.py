@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -129,7 +130,7 @@ class Roster:
         """Write down that every hook is through up to `finished`, and what was counted and thrown, if that is news."""
         hooks = self.routes.hooks
         counted = [
-            Counted(hook.row, hook.calls - hook.calls_saved, hook.errors - hook.errors_saved)
+            Counted(hook.row, hook.calls, hook.errors)
             for hook in hooks
             if (hook.calls, hook.errors) != (hook.calls_saved, hook.errors_saved)
         ]
@@ -138,17 +139,14 @@ class Roster:
         thrown = self._failures.take()
         if not moved and not counted and not thrown:
             return
-        try:
-            await self._cursors.advance(places, counted, thrown)
-        except BaseException:
-            self._failures.give_back(thrown)
-            raise
+        writing = asyncio.ensure_future(self._cursors.advance(places, counted, thrown))
+        writing.add_done_callback(lambda written: self._failures.give_back([] if _has_succeeded(written) else thrown))
+        await asyncio.shield(writing)  # whoever is cancelled here cannot tell whether the errors are stored
         for hook, place in zip(moved, places, strict=True):
             hook.cursor = max(hook.cursor, place.position)
         by_row = {hook.row: hook for hook in hooks}
         for each in counted:
-            by_row[each.hook].calls_saved += each.calls
-            by_row[each.hook].errors_saved += each.errors
+            by_row[each.hook].calls_saved, by_row[each.hook].errors_saved = each.calls, each.errors
 
     async def leave(self, lanes: Mapping[str, Lane], *, place: int, seen: int) -> None:
         """At a stop: what the lanes still owe, and what lies between `place` and `seen`, becomes gaps."""
@@ -167,6 +165,11 @@ class Roster:
     def _finished(hooks: Iterable[Subscriber], place: int) -> list[Finished]:
         """Everybody has finished up to `place`, and none is owed what lies before its own start."""
         return [Finished(hook.row, max(place, hook.start)) for hook in hooks]
+
+
+def _has_succeeded(written: asyncio.Future[None]) -> bool:
+    """Whether it ended without an error."""
+    return not written.cancelled() and written.exception() is None
 
 
 def _admit(hook: Subscriber, row: JoinedHook) -> None:

@@ -86,7 +86,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Calls and errors of a hook since they were last written."""
+    """Calls and errors of a hook, all of them: so it does no harm to write them once more."""
 
     hook: int
     calls: int
@@ -287,7 +287,7 @@ def _advance(
         [(each.position, each.position, each.hook, each.position) for each in finished],
     )
     connection.executemany(
-        "UPDATE hook SET calls = calls + ?, errors = errors + ? WHERE hook = ?",
+        "UPDATE hook SET calls = ?, errors = ? WHERE hook = ?",
         [(each.calls, each.errors, each.hook) for each in counted],
     )
     if thrown:
