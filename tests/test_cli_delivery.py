@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ import pytest
 
 from eventlog import DeliveryPolicy, EventLog, HookDefinition, Runtime, define_hook
 from eventlog.inspection import Inspection
-from tests.cli_kit import HOSTILE, acting, good, on_terminal, run
+from eventlog.testing import ManualClock
+from tests.cli_kit import HOSTILE, acting, good, on_terminal, run, shell
+from tests.log_kit import until
+from tests.observing import Gate
 
 MANIFEST = {
     "publisher": "labs",
@@ -130,6 +134,37 @@ def test_r127_what_a_hook_was_not_shown_is_told_as_a_gap(served: Path) -> None:
     assert lines[3].split()[:4] == ["GAP", "OF", "HOOK", "AGENT"]
     assert lines[4].split()[:1] + lines[4].split()[2:7] == ["quiet", positions, "at", "most", "1", "all"]
     assert good("hooks", "quiet", "--gaps", "--dir", served).lines == lines[3:]
+
+
+async def test_a_call_that_does_not_return_is_counted_as_long_as_its_server_runs(tmp_path: Path) -> None:
+    """Nobody knows of it but the server, so it is asked; a log without one is looked at all the same."""
+    db, clock, gate = tmp_path / "agent.db", ManualClock(), Gate()
+
+    async def told(*words: str) -> str:
+        line = shlex.join(["eventlog", "hooks", "--db", str(db), *words])
+        done = await asyncio.to_thread(shell, line)
+        assert (done.code, done.stderr) == (0, "")
+        return done.stdout
+
+    async def stuck() -> list[Any]:
+        return [row["stuck"] for row in json.loads(await told("--json"))]
+
+    async with EventLog(db, clock=clock) as log:
+        runtime = Runtime(log)
+        runtime.add_hook("waits", HookDefinition({"*": gate.handler}))
+        async with runtime:
+            await log.start_session("s1")
+            await gate.reached.wait()
+            assert await stuck() == [0]
+            clock.advance(31)
+            await until(lambda: runtime.hooks[0].stuck)
+            assert await stuck() == [1]
+            heads, row = (line.split() for line in (await told()).splitlines())
+            assert dict(zip(heads, row, strict=False))["STUCK"] == "1"
+            gate.opened.set()
+            await runtime.settled()
+            assert await stuck() == [0]
+    assert await stuck() == [None]
 
 
 def test_sessions_of_an_agent_that_has_none_of_the_loaded_hooks_are_told(served: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import click
 
+from eventlog import EventLogError
 from eventlog.cli.explain import Code, Stop
 from eventlog.cli.human import count, moment_us, span
 from eventlog.cli.opening import reading
@@ -14,6 +16,7 @@ from eventlog.cli.output import Piece, Span, note, out
 from eventlog.cli.plain import plain
 from eventlog.cli.process import asynchronous
 from eventlog.cli.table import Column, Row, table
+from eventlog.control import ask
 from eventlog.errors import shown
 from eventlog.inspection import ErrorRow, GapRow, HookRow, Inspection
 
@@ -24,6 +27,7 @@ HOOKS = (
     Column("GAPS", right=True),
     Column("CALLS", right=True),
     Column("ERRORS", right=True),
+    Column("STUCK", right=True),
     Column("RESTART", spare=3),
     Column("EVENTS", long=True),
     Column("SOURCE", long=True, spare=1),
@@ -37,6 +41,8 @@ GAPS = (
     Column("SINCE (UTC)", spare=1),
 )
 LINES = 100
+ANSWER_WITHIN_S = 2.0
+"""A server whose loop is blocked does not keep anybody from looking at its log."""
 
 
 @click.command(short_help="how far each observe hook is, and what it missed")
@@ -49,7 +55,8 @@ LINES = 100
 async def hooks(db: Path, name: str | None, only_gaps: bool, every: bool, as_json: bool) -> Code:
     """List the hooks that the last runtime loaded, or only HOOK, and the gaps of what they were shown.
 
-    BEHIND counts positions of the log that a hook has not finished, as it was last written down.
+    BEHIND counts positions of the log that a hook has not finished, as it was last written down. STUCK counts calls
+    that have not returned for long, as the running server says; - where none runs.
     """
     async with reading(db) as log:
         inspection = Inspection(log)
@@ -60,12 +67,14 @@ async def hooks(db: Path, name: str | None, only_gaps: bool, every: bool, as_jso
         raise Stop(
             Code.NOT_FOUND, f"no hook {shown(name)} has been served from this log; `eventlog hooks --all` lists them"
         )
+    stuck = {} if only_gaps else await _stuck(db)
     output = out()
     if as_json:
-        output.json(plain(gaps if only_gaps else rows))
+        listed = [{**plain(row), "stuck": stuck.get((row.agent, row.name))} for row in rows]
+        output.json(plain(gaps) if only_gaps else listed)
     else:
         if not only_gaps:
-            table(output, HOOKS, [_hook(row) for row in rows], "no hooks")
+            table(output, HOOKS, [_hook(row, stuck.get((row.agent, row.name))) for row in rows], "no hooks")
             if gaps:
                 output.line()
         table(output, GAPS, [_gap(gap) for gap in gaps], "no gaps" if only_gaps else "")
@@ -75,7 +84,17 @@ async def hooks(db: Path, name: str | None, only_gaps: bool, every: bool, as_jso
     return Code.DONE
 
 
-def _hook(row: HookRow) -> Row:
+async def _stuck(db: Path) -> dict[tuple[str, str], int]:
+    """By agent and hook, from the runtime that serves them now, if one does and answers."""
+    try:
+        async with asyncio.timeout(ANSWER_WITHIN_S):
+            running = await ask(db, "hooks")
+    except (EventLogError, OSError, TimeoutError):
+        return {}
+    return {(hook["agent"], hook["name"]): hook["stuck"] for hook in running}
+
+
+def _hook(row: HookRow, stuck: int | None) -> Row:
     return (
         Span(row.name, "name" if row.loaded else "dim"),
         row.agent,
@@ -83,6 +102,7 @@ def _hook(row: HookRow) -> Row:
         Span(f"{row.gaps:,}", "wait" if row.gaps else ""),
         f"{row.calls:,}",
         Span(f"{row.errors:,}", "bad" if row.errors else ""),
+        Span("-", "dim") if stuck is None else Span(f"{stuck:,}", "bad" if stuck else ""),
         row.on_restart,
         " ".join(row.events),
         row.source,

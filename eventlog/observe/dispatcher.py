@@ -115,7 +115,7 @@ class Dispatcher:
             self._unsubscribe()
             self._unsubscribe = None
             raise
-        self._keeper = self._spawn(self._keep())
+        self._start_keeping()
 
     async def stop(self, drain_s: float | None = None) -> None:
         """Show what waits, for at most `drain_s`; what then is left becomes exact gaps. Again: nothing."""
@@ -211,13 +211,12 @@ class Dispatcher:
             self._relay = new_task(self.dispatch_once())
             self._tend(self._relay)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return self._tend(new_task(work))
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tend(new_task(work))
 
-    def _tend(self, task: asyncio.Task[None]) -> asyncio.Task[None]:
+    def _tend(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
-        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -235,7 +234,7 @@ class Dispatcher:
         if self._cut:
             return
         if task is self._keeper:
-            self._keeper = self._spawn(self._keep())
+            self._start_keeping()
         for lane in list(self._lanes.by_session.values()):
             if lane.task is task:
                 self._spawn(self._run(lane, self._follow))
@@ -357,6 +356,10 @@ class Dispatcher:
     def _finished(self) -> int:
         """Up to here every handler is through."""
         return min(self._lanes.places, default=self._inbox.place)
+
+    def _start_keeping(self) -> None:
+        self._keeper = new_task(self._keep())
+        self._tend(self._keeper)
 
     async def _keep(self) -> None:
         """Write the cursors down now and then, and look for handlers that do not return."""

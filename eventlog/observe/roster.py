@@ -25,6 +25,7 @@ log = logging.getLogger("eventlog.observe")
 class RunningHook(msgspec.Struct, frozen=True):
     """A row of `runtime.hooks`; `lag` is in positions, `stuck` counts calls that have not returned for long."""
 
+    agent: str
     name: str
     events: list[str]
     source: str
@@ -55,6 +56,7 @@ class Roster:
         """Hooks that have not joined yet."""
         self.gaps_found = 0
         """Gaps that were written when hooks joined."""
+        self._agent = agent
         self._cursors = cursors
         self._threads = threads
         self._failures = failures
@@ -88,6 +90,7 @@ class Roster:
         """A row for each hook that has joined."""
         return [
             RunningHook(
+                agent=self._agent,
                 name=hook.name,
                 events=list(hook.calls_by_type),
                 source=hook.source,
