@@ -404,6 +404,33 @@ def test_what_may_not_be_read_is_a_finding(agent: Agent) -> None:
     assert {code for code, _ in codes(agent.discover())} == {"hook-import-failed", "folder-unreadable", "link-refused"}
 
 
+@pytest.mark.parametrize("path", ["", "hooks", "hooks/a.py", "agent.toml"])
+def test_what_every_user_may_write_is_a_warning_and_is_loaded(agent: Agent, path: str) -> None:
+    """Whoever writes it runs code in the server."""
+    agent.write("hooks/a.py")
+    agent.write("agent.toml", "name = 'desk'")
+    folder = agent.folder / "agent"
+    assert agent.discover().findings == ()
+    (folder / path).chmod((folder / path).stat().st_mode | 0o002)
+    found = agent.discover()
+    assert [(finding.severity, finding.code, finding.path) for finding in found.findings] == [
+        ("warning", "agent-open-to-others", f"agent/{path}".removesuffix("/"))
+    ]
+    assert [hook.name for hook in found.hooks] == ["a"]
+
+
+def test_everything_that_is_open_to_others_is_one_warning(agent: Agent) -> None:
+    agent.write("hooks/b.py").chmod(0o666)
+    agent.write("hooks/a.py").chmod(0o666)
+    agent.write("hooks/notes.txt").chmod(0o666)
+    agent.write(".cache/c.py").chmod(0o666)
+    (agent.folder / "agent" / "hooks" / "link.py").symlink_to("../agent.py")
+    agent.write("agent.py", "")
+    finding = next(found for found in agent.discover().findings if found.code == "agent-open-to-others")
+    assert finding.path == "agent/hooks/a.py"
+    assert "it, and 1 more, and so run code in here" in finding.message
+
+
 def test_an_agent_folder_that_is_not_there_is_a_finding(tmp_path: Path) -> None:
     found = discover(tmp_path / "nowhere")
     assert [(finding.code, Path(finding.path).name) for finding in found.findings] == [("agent-missing", "agent")]

@@ -160,3 +160,16 @@ def expected_while_held() -> int:
     """How many marks there are when nothing goes on any more."""
     of_held = [whole_trace(id).index(Mark("start", HOLDS[id], id, HELD_AT)) + 1 for id in HELD]
     return (len(SESSIONS) - len(HELD)) * len(whole_trace("")) + sum(of_held)
+
+
+async def test_r122_a_thousand_hooks_are_found_and_called_in_the_order_of_their_names(tmp_path: Path) -> None:
+    names = [f"h{number:03}" for number in range(1_000)]
+    folder = tmp_path / "agent" / "hooks"
+    folder.mkdir(parents=True)
+    for name in reversed(names):
+        (folder / f"{name}.py").write_text(COROUTINE.format(name=name))
+    trace = Trace()
+    async with EventLog(tmp_path / "a.db") as log, Runtime(log, tmp_path, services={"trace": trace}) as runtime:
+        await log.start_session("s1")
+        await runtime.settled(30)
+    assert [mark.who for mark in trace.marks if mark.what == "start"] == names

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 from eventlog.errors import DiscoveryError, EventLogError, Finding, InvalidName, printable
 from eventlog.events import check_id
 from eventlog.observe.ab import ARM, ARMS, EXPERIMENT, AbDefinition
-from eventlog.observe.files import entries, hook_files, is_folder, is_refused
+from eventlog.observe.files import entries, hook_files, is_folder, is_refused, open_to_others
 from eventlog.observe.handlers import EVENT_KEY, HANDLER, nearest
 from eventlog.observe.hook import DisabledHook, HookDefinition, check_hook_name
 from eventlog.observe.modules import Package, told
@@ -124,6 +124,7 @@ class _Discovery:
         if not is_folder(self._root):
             self._error("agent-missing", self._root, "there is no such folder: make one with `eventlog init`")
             return Discovered(self._agent_dir.name, None, (), tuple(self._findings))
+        self._warn_of_others()
         agent, package = self._agent_name(), Package(self._root)
         module = self._agent_module(package)
         files = [*self._files(self._root, package), *self._extension_files(package)]
@@ -132,6 +133,13 @@ class _Discovery:
         hooks.sort(key=lambda hook: (hook.extension or "", hook.name))
         experiments = tuple(self._experiments(package))
         return Discovered(agent, module, tuple(hooks), tuple(self._findings), experiments)
+
+    def _warn_of_others(self) -> None:
+        found = open_to_others(self._root)
+        if found:
+            more = f", and {len(found) - 1:,} more," if found[1:] else ""
+            why = f"every user of this machine may write it{more} and so run code in here: `chmod -R o-w` the folder"
+            self._find("warning", "agent-open-to-others", found[0], why)
 
     # ---------------------------------------------------------------------------------------- the agent
 

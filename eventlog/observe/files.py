@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -14,6 +15,9 @@ Refuse: TypeAlias = Callable[[str, Path, str], None]
 
 TESTS = ("test_*.py", "*_test.py", "*_spec.py", "*.test.*", "*.spec.*", "conftest.py")
 """Files that may live next to the hooks that they test (R71)."""
+
+SOURCES = (".py", ".toml", ".json")
+"""What says what an agent does."""
 
 HIDDEN = ("_", ".")
 """Names that begin so are no hooks: helpers, caches, `__init__.py`."""
@@ -62,6 +66,23 @@ def is_refused(path: Path, root: Path, refuse: Refuse) -> bool:
         return False
     refuse("link-refused", path, f"it leads out of the agent, to {real}; put the files themselves here")
     return True
+
+
+def open_to_others(root: Path) -> list[Path]:
+    """The folders and sources from `root` down that every user of the machine may write, sorted."""
+    found = [root] if _others_may_write(root) else []
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        sources = (file for file in files if file.endswith(SOURCES))
+        found += [path for name in (*folders, *sources) if _others_may_write(path := Path(folder, name))]
+    return sorted(found)
+
+
+def _others_may_write(path: Path) -> bool:
+    try:
+        return bool(path.lstat().st_mode & stat.S_IWOTH) and not path.is_symlink()  # a link's own mode means nothing
+    except OSError:  # it went away
+        return False
 
 
 def is_folder(path: Path) -> bool:
