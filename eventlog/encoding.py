@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from datetime import date
 from functools import lru_cache
 from math import isfinite
 from typing import Any, TypeAlias
@@ -34,6 +35,7 @@ EventData: TypeAlias = Mapping[str, Any] | msgspec.Struct
 encode_json = msgspec.json.Encoder().encode
 
 _SHOWN_KEY_CHARACTERS = 40
+_JSON_KINDS = "use strings, numbers, lists and mappings"
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*", re.ASCII)
 _MISSING = re.compile(r"Object missing required field `(.*)`")
 _OPENING_BRACE = ord("{")
@@ -175,7 +177,8 @@ def plain(value: object, path: str = "data", depth: int = 1) -> Any:
             raise InvalidEvent(path, f"{float.__repr__(value)} is not a JSON number; use null or a string")
         return float.__float__(value)
     if not isinstance(value, (Mapping, msgspec.Struct, list, tuple)):
-        raise InvalidEvent(path, f"{_name_of(value)} is not JSON; use strings, numbers, lists and mappings")
+        hint = "write it as text, by its isoformat()" if isinstance(value, date) else _JSON_KINDS
+        raise InvalidEvent(path, f"{_name_of(value)} is not JSON; {hint}")
     if depth > MAX_DEPTH:
         raise InvalidEvent(path, f"is deeper than {MAX_DEPTH} levels")
     if isinstance(value, (list, tuple)):

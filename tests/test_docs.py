@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import runpy
 from pathlib import Path
 
 from eventlog import EventLog, Runtime, validate_manifest
@@ -57,3 +59,18 @@ def test_every_link_between_the_documents_leads_somewhere() -> None:
         if not (document.parent / target).exists()
     ]
     assert broken == []
+
+
+async def test_r133_r134_the_eval_of_the_guide_passes_with_the_agent_of_the_guide(tmp_path: Path) -> None:
+    agent, evaluation = (
+        re.search(rf"<!-- example: {path} -->\n```python\n(.*?)```", text, re.DOTALL)
+        for text in [(CHECKOUT / "docs/agents.md").read_text()]
+        for path in ("agent/agent.py", "evals/answer_eval.py")
+    )
+    assert agent is not None
+    assert evaluation is not None
+    for path, found in (("agent/agent.py", agent), ("evals/answer_eval.py", evaluation)):
+        (tmp_path / path).parent.mkdir()
+        (tmp_path / path).write_text(found[1])
+    module = runpy.run_path(str(tmp_path / "evals/answer_eval.py"))
+    await asyncio.to_thread(module["test_it_knows_the_tides"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,15 @@ async def test_what_json_cannot_hold_is_refused_and_named_and_nothing_changes(kv
     with pytest.raises(InvalidEvent, match=place):
         await kv.put("key", value)
     assert await kv.get("key") == "before"
+
+
+async def test_a_time_is_refused_with_what_to_do(kv: Kv) -> None:
+    """`event.at` is the likely one: a hook that keeps it has to say how."""
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    with pytest.raises(InvalidEvent, match=r"value\.at: datetime is not JSON; write it as text, by its isoformat\(\)"):
+        await kv.put("key", {"at": at})
+    await kv.put("key", {"at": at.isoformat()})
+    assert await kv.get("key") == {"at": "2026-01-01T00:00:00+00:00"}
 
 
 @given(st.text(min_size=1, max_size=4), st.text(max_size=4))
