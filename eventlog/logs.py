@@ -8,6 +8,9 @@ from functools import cache
 
 from eventlog.errors import escaped
 
+MAX_TRACEBACK_CHARACTERS = 65_536
+"""Of one traceback; of a longer one the middle is left out."""
+
 _INDENT = "  "
 
 
@@ -32,7 +35,13 @@ def _write_traceback(record: logging.LogRecord) -> bool:
 def harmless_traceback(error: BaseException) -> str:
     """The traceback of an error; whatever its own methods do, there is one."""
     try:
-        lines = "".join(traceback.format_exception(error)).split("\n")
+        text = _cut("".join(traceback.format_exception(error)))
     except Exception as worse:  # of a `__str__`, a `__cause__` or `__notes__` of the user's own
-        lines = [f"<the traceback of {type(error).__name__} cannot be written: {type(worse).__name__}>"]
-    return "\n".join(_INDENT + escaped(line) for line in lines if line)
+        text = f"<the traceback of {type(error).__name__} cannot be written: {type(worse).__name__}>"
+    return "\n".join(_INDENT + escaped(line) for line in text.split("\n") if line)
+
+
+def _cut(text: str) -> str:
+    """Where it begins and where it ends tell the most."""
+    half = MAX_TRACEBACK_CHARACTERS // 2
+    return text if len(text) <= MAX_TRACEBACK_CHARACTERS else f"{text[:half]}\n[...]\n{text[-half:]}"

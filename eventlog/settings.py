@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-from eventlog import encoding, history, log, messages
+from eventlog import encoding, history, log, logs, messages
 from eventlog.durable import call, extension, manifest, threads, worker
 from eventlog.durable.policy import DeliveryPolicy
 from eventlog.host import files, hosts, kv, otel
@@ -69,6 +69,7 @@ LIMITS: Numbers = {
     # observe hooks
     "kept_errors": Number(cursors.KEPT_ERRORS, "errors of handlers that are kept for `eventlog logs`"),
     "error_characters": Number(failures.MAX_CHARACTERS, "characters of such an error"),
+    "traceback_characters": Number(logs.MAX_TRACEBACK_CHARACTERS, "characters of a logged traceback"),
     "counted_gap": Number(cursors.COUNTED_POSITIONS, "positions of a gap whose events are counted one by one"),
     "memory_characters": Number(memory.MAX_TEXT_CHARACTERS, "characters of each text of a line of memory_hook"),
     "memory_turns": Number(memory.OPEN_TURNS, "turns whose texts wait for their end in memory_hook"),

@@ -18,8 +18,10 @@ import pytest
 from eventlog.errors import InvalidName
 from eventlog.events import Event, NewEvent
 from eventlog.log import EventLog
+from eventlog.logs import MAX_TRACEBACK_CHARACTERS
 from eventlog.observe.inbox import PAGE_EVENTS
 from eventlog.observe.limits import ObserveLimits
+from eventlog.store.hook_lists import hook_errors
 from tests.observing import (
     NOTE,
     NOTED,
@@ -404,6 +406,46 @@ async def test_r155_nothing_that_a_handler_raises_acts_on_a_terminal_or_fakes_a_
     assert "  LookupError: \\x1b[2J" in "\n".join(others)
     assert "  ERROR:root:forged" in others
     assert any(line.endswith(f"line {fail.__code__.co_firstlineno + 5}, in fail") for line in others), "it tells where"
+
+
+async def test_r155_a_long_traceback_is_cut_in_its_middle(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def fail(_event: Event[Any], _context: Any) -> None:
+        raise ValueError("x" * 1_000_000 + " the end")
+
+    async with served(tmp_path / "a.db", {"h": hook_of({NOTE: fail})}) as (log, dispatcher):
+        await log.start_session("s1")
+        await append(log, "s1")
+        await shown(dispatcher)
+    text = logging.Formatter().format(caplog.records[0])
+    assert len(text) < MAX_TRACEBACK_CHARACTERS + 10_000
+    assert "\n  Traceback (most recent call last):\n" in text
+    assert text.endswith(" the end")
+
+
+async def test_r58_a_log_that_raises_costs_the_next_hook_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(_event: Event[Any], _context: Any) -> None:
+        raise ValueError("boom")
+
+    def refuse(record: logging.LogRecord) -> bool:
+        raise RuntimeError("no log today")
+
+    trace, logger = Trace(), logging.getLogger("eventlog.observe")
+    logger.addFilter(refuse)
+    try:
+        async with served(tmp_path / "a.db", {"h": hook_of({NOTE: fail}), "next": trace.hook("next")}) as (
+            log,
+            dispatcher,
+        ):
+            await log.start_session("s1")
+            await append(log, "s1", 2)
+            await shown(dispatcher)
+    finally:
+        logger.removeFilter(refuse)
+    assert trace.indexes("next", "s1") == [0, 1, 2]
+    async with EventLog(tmp_path / "a.db", read_only=True) as log:
+        assert len(await hook_errors(log.store)) == 2
 
 
 class Unwritable(Exception):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, get_args, get_type_hints
 
 import msgspec
@@ -113,6 +113,27 @@ def test_r67_whatever_can_be_called_with_event_and_context_is_a_handler(handler:
 )
 def test_what_cannot_be_called_with_event_and_context_is_refused_when_it_is_written(handler: Any) -> None:
     with pytest.raises(InvalidName, match=r'"turn\.failed" needs a function of \(event, ctx\)'):
+        define_hook(events={"turn.failed": handler})
+
+
+def generates(event: SessionEvent, ctx: HookContext) -> Iterator[None]:
+    yield
+
+
+async def generates_asynchronously(event: SessionEvent, ctx: HookContext) -> AsyncIterator[None]:
+    yield
+
+
+class CallGenerates:
+    def __call__(self, event: SessionEvent, ctx: HookContext) -> Iterator[None]:
+        yield
+
+
+@pytest.mark.parametrize(
+    "handler", [generates, generates_asynchronously, CallGenerates(), functools.partial(generates_asynchronously)]
+)
+def test_a_handler_with_a_yield_in_it_is_refused_because_nothing_of_it_would_run(handler: Any) -> None:
+    with pytest.raises(InvalidName, match=r'"turn\.failed" has a yield in it'):
         define_hook(events={"turn.failed": handler})
 
 

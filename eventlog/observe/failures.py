@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 from eventlog.clock import Clock
@@ -25,12 +26,13 @@ class Failures:
         self._thrown: deque[Thrown] = deque(maxlen=KEPT_ERRORS)
 
     def note(self, subscriber: Subscriber, event: Event[Any], error: BaseException) -> None:
-        """Log an error in the form that operators search for, and keep it (R58, R155)."""
+        """Keep an error, and log it in the form that operators search for (R58, R155)."""
         subscriber.errors += 1
         message = threw(subscriber.kind, subscriber.name, event, error)
-        log.error("%s", message, exc_info=error)
         name = subscriber.name if subscriber.kind == "hook" else f"{subscriber.kind}:{subscriber.name}"
         self._thrown.append(Thrown(name, event.position, message, self._clock.now_us()))
+        with suppress(Exception):  # a filter of the server's that raises does not cost the next hook its call
+            log.error("%s", message, exc_info=error)
 
     def take(self) -> list[Thrown]:
         """Hand over what is kept."""

@@ -59,6 +59,9 @@ def _why_unknown(keys: list[Any]) -> str:
 def _check_handler(key: str, handler: Any) -> None:
     if not callable(handler):
         raise InvalidName(HANDLER, handler, f'"{key}" needs a function of (event, ctx)')
+    for function in (handler, getattr(handler, "__call__", None)):  # noqa: B004
+        if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+            raise InvalidName(HANDLER, handler, f'"{key}" has a yield in it, so calling it would run nothing of it')
     try:
         inspect.signature(handler, follow_wrapped=False).bind("event", "ctx")
     except ValueError:  # some built-in functions do not tell
