@@ -237,7 +237,8 @@ class Dispatcher:
             self._start_keeping()
         for lane in list(self._lanes.by_session.values()):
             if lane.task is task:
-                self._spawn(self._run(lane, self._follow))
+                lane.task = new_task(self._run(lane, self._follow))  # noted here: it may never come to its first step
+                self._tend(lane.task)
         if self._roster.newcomers:
             self._spawn(self._join())
 
