@@ -59,6 +59,7 @@ LIMITS: Numbers = {
     "queue_events": Number(writer.MAX_QUEUE_EVENTS, "events that wait for the writer; then append waits"),
     "queue_bytes": Number(writer.MAX_QUEUE_BYTES, "the same in bytes"),
     "group_events": Number(writer.GROUP_ROWS, "events of one commit"),
+    "sessions_ahead": Number(writer.MAX_SESSIONS_AHEAD, "sessions whose next index drafts remember during commits"),
     "checkpoint_pages": Number(writer.CHECKPOINT_PAGES, "pages of the WAL after which it is copied into the file"),
     "truncate_pages": Number(writer.TRUNCATE_PAGES, "pages of the WAL after which it is made shorter"),
     "recent_sessions": Number(log.RECENT_SESSIONS, "sessions whose state is kept in memory, beside those in use"),
