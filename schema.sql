@@ -1,8 +1,8 @@
 -- The file of one event log.
 --
 -- `log` is the source of truth: one row an event, appended and never changed. Everything else is either
--- the log's own index (session, event_type, session_index, turn_version, job), or what subscribers owe and
--- were owed (hook, extension, delivery and their gaps), or what handlers keep (kv, file, reminder).
+-- the log's own index (session, event_type, session_index, turn_version, job, open_turn, open_input), or what
+-- subscribers owe and were owed (hook, extension, delivery and their gaps), or what handlers keep (kv, file, reminder).
 --
 -- Rules that hold for every table:
 --   * Times are integers: microseconds since 1970-01-01 UTC. Nothing is ordered by time.
@@ -176,6 +176,53 @@ CREATE TABLE turn_version (
     position  INTEGER NOT NULL,
     PRIMARY KEY (session, turn_id, version)
 ) STRICT, WITHOUT ROWID;
+
+-- --------------------------------------------------------------- what a dead owner leaves unfinished
+
+-- Turns that began and did not end. Few, however long the log is, so that a start need not look through it; the
+-- calls of such a turn are read from its first event on. What was imported is history, and unfinished for ever.
+CREATE TABLE open_turn (
+    session   INTEGER NOT NULL REFERENCES session (session),
+    turn_id   TEXT    NOT NULL,
+    idx       INTEGER NOT NULL,                                       -- of its first turn.started
+    position  INTEGER NOT NULL,                                       -- of its last one
+    PRIMARY KEY (session, turn_id)
+) STRICT, WITHOUT ROWID;
+
+-- Questions that nobody answered. They outlive a turn that completed: the answer may come days later.
+CREATE TABLE open_input (
+    session     INTEGER NOT NULL REFERENCES session (session),
+    request_id  TEXT    NOT NULL,
+    turn_id     TEXT    NOT NULL,
+    position    INTEGER NOT NULL,                                     -- of the input.requested that has it
+    PRIMARY KEY (session, request_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX job_running ON job (position) WHERE status = 'running';
+
+-- Only types that come a few times a turn: looking up a row for each tool call would cost every append of one.
+CREATE TRIGGER log_moves_unfinished AFTER INSERT ON log
+WHEN NEW.type BETWEEN 6 AND 20 AND NEW.type NOT BETWEEN 9 AND 18
+BEGIN
+    INSERT INTO open_turn (session, turn_id, idx, position)
+    SELECT NEW.session, NEW.turn_id, NEW.idx, NEW.position
+    WHERE NEW.type = 6 AND NOT EXISTS (SELECT 1 FROM gate WHERE purpose = 'import')
+    ON CONFLICT (session, turn_id) DO UPDATE SET position = excluded.position;
+
+    DELETE FROM open_turn WHERE NEW.type IN (7, 8) AND session = NEW.session AND turn_id = NEW.turn_id;
+
+    INSERT INTO open_input (session, request_id, turn_id, position)
+    SELECT NEW.session, json_extract(value, '$.requestId'), NEW.turn_id, NEW.position
+    FROM json_each(NEW.data, '$.requests')
+    WHERE NEW.type = 19 AND NOT EXISTS (SELECT 1 FROM gate WHERE purpose = 'import')
+    ON CONFLICT (session, request_id) DO UPDATE SET turn_id = excluded.turn_id, position = excluded.position;
+
+    DELETE FROM open_input
+    WHERE NEW.type = 20 AND session = NEW.session
+      AND request_id IN (SELECT json_extract(value, '$.requestId') FROM json_each(NEW.data, '$.resolutions'));
+
+    DELETE FROM open_input WHERE NEW.type = 8 AND session = NEW.session AND turn_id = NEW.turn_id;
+END;
 
 -- ------------------------------------------------------------------------- durable hooks: at least once
 

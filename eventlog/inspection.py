@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from eventlog.durable.dead_letters import DeadLetters
 from eventlog.log import EventLog
+from eventlog.recovery import OpenInput, OpenTurn, Recovered, RunningJob, UnansweredCall, at_rest
 from eventlog.store.buried import DeadLetter
-from eventlog.store.checking import Report
+from eventlog.store.checking import Damaged, Report
 from eventlog.store.deliveries import Deliveries, Delivery, DeliveryGap
 from eventlog.store.extensions import Extensions, InstalledExtension
 from eventlog.store.hook_lists import (
@@ -20,6 +21,7 @@ from eventlog.store.hook_lists import (
 )
 
 __all__ = [
+    "Damaged",
     "DeadLetter",
     "Delivery",
     "DeliveryGap",
@@ -28,7 +30,12 @@ __all__ = [
     "HookRow",
     "Inspection",
     "InstalledExtension",
+    "OpenInput",
+    "OpenTurn",
+    "Recovered",
     "Report",
+    "RunningJob",
+    "UnansweredCall",
     "Unserved",
 ]
 
@@ -40,10 +47,15 @@ class Inspection:
     """
 
     def __init__(self, log: EventLog) -> None:
+        self._log = log
         self._store = log.store
         self._extensions = Extensions(log.store)
         self._deliveries = Deliveries(log.store)
         self._dead_letters = DeadLetters(log)
+
+    async def recovery(self) -> Recovered:
+        """What the next start would find unfinished, of every agent; raises LogInUse while it is served."""
+        return await at_rest(self._log)
 
     # -- observe hooks ------------------------------------------------------------------------------------------
 

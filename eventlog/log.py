@@ -14,7 +14,15 @@ from typing import Any, Literal, Self
 
 from eventlog.clock import Clock, SystemClock
 from eventlog.encoding import Encoded, EventData, check_id, encode_event, plain
-from eventlog.errors import InvalidEvent, LimitExceeded, LogClosed, NotALog, SessionExists, SessionNotFound
+from eventlog.errors import (
+    InvalidEvent,
+    LimitExceeded,
+    LogClosed,
+    LogShortened,
+    NotALog,
+    SessionExists,
+    SessionNotFound,
+)
 from eventlog.events import Envelope, Event, NewEvent, SessionInfo, SessionStarted, decode_json, parse_envelope
 from eventlog.following import RemoteCommits, Waiters, pages, wait_in, wake
 from eventlog.history import ImportReport, import_lines
@@ -45,8 +53,10 @@ class EventLog:
 
     The process that opens it without `read_only` owns it; any number of others may read meanwhile. `durability` is
     "full" (an append is on the disk when it returns) or "process" (it survives the end of the process, not a power
-    cut). `redact` sees every event before it is stored. Opening raises LogInUse, NotALog, UnsupportedSchema,
-    LogShortened, NetworkFileSystem; reading a missing file raises FileNotFoundError.
+    cut). `redact` sees every event before it is stored. `accept_loss` opens a file that lost its end; its owner then
+    begins a new era, so that no position has the id that it had before. Opening raises LogInUse, NotALog,
+    UnsupportedSchema, LogShortened, NetworkFileSystem, DamagedFile, StorageFull, StoreError, PermissionError; reading a
+    missing file raises FileNotFoundError.
     """
 
     def __init__(
@@ -178,6 +188,11 @@ class EventLog:
     def clock(self) -> Clock:
         """The clock of the opened file: wall time as it was at its opening, plus monotonic time."""
         return self.store.clock
+
+    @property
+    def loss(self) -> LogShortened | None:
+        """What the file had lost when it was opened, and `accept_loss` let pass; None when nothing."""
+        return self.store.loss
 
     @property
     def head(self) -> int:

@@ -11,6 +11,8 @@ from random import Random
 from types import TracebackType
 from typing import Any, Self
 
+from msgspec.structs import replace
+
 from eventlog.durable.dead_letters import DeadLetters
 from eventlog.durable.envelope import LOG_TYPE_OF
 from eventlog.durable.operators import OperatorCommands
@@ -34,6 +36,7 @@ from eventlog.observe.discover import Discovered, discover
 from eventlog.observe.dispatcher import Dispatcher, ObserveLimits, RunningHook
 from eventlog.observe.experiments import Experiments
 from eventlog.observe.hook import HookDefinition, check_hook_name
+from eventlog.recovery import Recovered, Recovery
 from eventlog.serving import Command
 from eventlog.store.buried import DeadLetter
 
@@ -42,15 +45,6 @@ logger = logging.getLogger("eventlog.runtime")
 DEFAULT_AGENT = "agent"
 
 _DURABLE = frozenset(LOG_TYPE_OF.values())
-
-
-@dataclass(frozen=True)
-class Recovered:
-    """What a start found to be done: deliveries that a dead owner left in flight, hook gaps, seconds it took."""
-
-    deliveries_resumed: int = 0
-    gaps: int = 0
-    duration_s: float = 0.0
 
 
 @dataclass
@@ -74,8 +68,9 @@ class Runtime:
     `agent_dir` is the folder that holds `agent/`, with its hooks and extensions; `services` are the server's own
     clients, as `ctx.host.<name>`; `grants` are given to an extension when it is first installed. `seed` makes the
     back-off's jitter repeatable; `reminder_limits` says how much a session may be reminded of, `observe_limits` how
-    much observe hooks hold in memory and how long they are waited for, their threads included. Entering raises
-    DiscoveryError or ManifestError with all findings.
+    much observe hooks hold in memory and how long they are waited for, their threads included. What the log's last
+    owner left unfinished is in `recovered`; with `interrupt_open_turns`, turns that it left open are ended as
+    interrupted (R95). Entering raises DiscoveryError or ManifestError with all findings.
     """
 
     def __init__(
@@ -87,6 +82,7 @@ class Runtime:
         grants: Mapping[str, Sequence[str]] | None = None,
         on_dead_letter: Callable[[DeadLetter], object] | None = None,
         seed: int | None = None,
+        interrupt_open_turns: bool = False,
         plain_threads: int = 32,
         reminder_limits: ReminderLimits | None = None,
         observe_limits: ObserveLimits | None = None,
@@ -94,11 +90,13 @@ class Runtime:
         self.log = log
         self.policy = policy or DeliveryPolicy()
         self.recovered = Recovered()
+        """What the last start found unfinished, and how long it took."""
         self._agent_dir = None if agent_dir is None else Path(agent_dir)
         self._services = dict(services or {})
         self._grants = dict(grants or {})
         self._on_dead_letter = on_dead_letter
         self._random = Random(seed)
+        self._interrupt_open_turns = interrupt_open_turns
         self._plain_threads = plain_threads
         self._reminder_limits = reminder_limits
         self._observe_limits = observe_limits or ObserveLimits(plain_threads=plain_threads)
@@ -154,15 +152,22 @@ class Runtime:
 
     async def _start(self, parts: _Parts, found: Discovered) -> None:
         began_s = self.log.clock.monotonic_s()
+        recovery = Recovery(self.log, parts.agent)
+        left_behind = await recovery.look()  # before anything of it is taken up again
         await self._start_extensions(parts)
         await self._start_hooks(parts, found)
         self._unsubscribe = self.log.on_recorded(self._recorded)
         taken_up = await parts.worker.start()
         parts.reminding.start()
         self._stop_answering = self.log.commands.add(self._commands(parts))
-        self.recovered = Recovered(
+        failed = await recovery.end_jobs()  # hooks and extensions are up: they are told of it
+        if self._interrupt_open_turns:
+            failed += await recovery.interrupt_turns()
+        self.recovered = replace(
+            left_behind,
             deliveries_resumed=taken_up.resumed,
             gaps=parts.dispatcher.gaps_found,
+            failed=failed,
             duration_s=self.log.clock.monotonic_s() - began_s,
         )
 

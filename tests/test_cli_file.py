@@ -262,11 +262,31 @@ def test_a_log_that_lost_its_end_is_told(log: Path, tmp_path: Path) -> None:
     good("append", "s1", "acme.note", "--db", log)
     log.write_bytes(before)
     done = run("check", "--db", log)
-    assert (done.code, done.lines[0]) == (1, "fault  the log held events up to position 21, and now ends at 20")
+    assert (done.code, done.lines[0]) == (4, "fault  the log held events up to position 21, and now ends at 20")
     assert run("check", "--db", log, "--json").document["shortened"] == {"proven": 21, "found": 20}
     done = run("append", "s1", "acme.note", "--db", log)
     assert (done.code, done.stderr.count("\n")) == (4, 1)
+    for words in (["show", "s1"], ["sessions"], ["tail"], ["hooks"], ["deliveries"]):
+        done = run(*words, "--db", log)
+        assert (done.code, done.stdout, done.stderr.count("\n")) == (4, "", 1), "no shortened history without a word"
+        assert "up to position 21 and now ends at 20" in done.stderr
+    done = run("export", "--db", log)
+    assert (done.code, len(done.lines)) == (4, 20)
+    assert "up to position 21 and now ends at 20" in done.stderr
     assert run("check", "--db", other).code == 0
+
+
+def test_a_log_that_lost_its_end_is_taken_as_it_is_when_that_is_said(log: Path) -> None:
+    before = log.read_bytes()
+    good("append", "s1", "acme.note", "--db", log)
+    log.write_bytes(before)
+    done = run("recover", "--db", log, "--json")
+    assert (done.code, done.document["shortened"]) == (4, {"proven": 21, "found": 20})
+    done = run("recover", "--db", log, "--accept-loss")
+    assert (done.code, done.stderr.count("\n")) == (0, 1)
+    good("append", "s1", "acme.note", "--db", log)
+    good("check", "--db", log)
+    assert len(good("stats", "--db", log, "--json").document["eras"]) == 2
 
 
 # ------------------------------------------------------------------------------------------------ files that are no log
@@ -302,6 +322,7 @@ READING = [
     ["export"],
     ["stats"],
     ["check"],
+    ["recover"],
 ]
 WRITING = [["append", "s1", "acme.note"], ["append", "s1", "acme.note", "--start"]]
 

@@ -136,9 +136,24 @@ async def test_a_database_that_was_emptied_is_refused_unless_the_loss_is_accepte
 async def test_the_check_names_a_loss(tmp_path: Path) -> None:
     path = await a_killed_log(tmp_path)
     wal_of(path).unlink()
-    async with EventLog(path, read_only=True) as log:
+    async with EventLog(path, read_only=True, accept_loss=True) as log:
         report = await log.check()
+        assert log.loss is not None
+        assert (log.loss.proven, log.loss.found) == (31, 0)
     assert (report.ok, report.head) == (False, (31, 0))
+
+
+async def test_a_reader_is_not_shown_a_shortened_history_without_a_word(tmp_path: Path) -> None:
+    """It is refused like an owner is; what is left can be read by whoever accepts the loss, and begins no era."""
+    path = await a_killed_log(tmp_path)
+    halve(wal_of(path))
+    with pytest.raises(LogShortened) as caught:
+        await EventLog(path, read_only=True).open()
+    for _ in range(2):
+        async with EventLog(path, read_only=True, accept_loss=True) as log:
+            assert len(await all_of(log.read())) == caught.value.found > 0
+            assert len(await eras_of(log)) == 1
+    assert proven(path) == 31
 
 
 async def test_a_kill_loses_nothing_and_begins_no_era(tmp_path: Path) -> None:

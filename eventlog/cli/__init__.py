@@ -40,6 +40,7 @@ SECTIONS = {
     "Care for the file": {
         "stats": Entry("file:stats", "how large the log is"),
         "check": Entry("file:check", "whether all of the log is there, and undamaged"),
+        "recover": Entry("recover:recover", "what the last owner left unfinished"),
     },
 }
 

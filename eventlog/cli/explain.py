@@ -94,6 +94,11 @@ def _message(error: Exception) -> str:
     if isinstance(error, LogInUse):
         owner = "another process" if error.pid is None else f"process {error.pid}"
         return f"{error.path} is in use by {owner}; do this in that process, or stop it and try again"
+    if isinstance(error, LogShortened):
+        return (
+            f"{error.path} held events up to position {error.proven} and now ends at {error.found}; restore a backup, "
+            "save what is left with `eventlog export`, or go on without the rest by `eventlog recover --accept-loss`"
+        )
     if isinstance(error, OSError):
         return _os_error(error)
     return str(error)

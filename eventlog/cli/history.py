@@ -115,17 +115,20 @@ def _tell(output: Output, report: ImportReport) -> None:
 async def export(db: Path, session_id: str | None, file: Path | None) -> Code:
     """Write envelopes, one JSON object a line, in the order in which they were recorded.
 
-    `eventlog import` reads them again. Events that are corrupt are named and left out.
+    `eventlog import` reads them again. Events that are corrupt are named and left out; of a log that lost its end,
+    what is left is written. Both end with 4.
     """
-    async with reading(db) as log:
+    async with reading(db, accept_loss=True) as log:
         source = log if session_id is None else await log.session(session_id)
-        last = await log.committed()
+        last, loss = await log.committed(), log.loss
         with _output(file) as output, progress("exporting" if file else None, "events") as update:
             corrupt = await _export(source, output, lambda position: update(position, last))
             output.flush()
     if corrupt > NAMED:
         note(f"{count(corrupt, 'corrupt event')} in all; `eventlog check` names them")
-    return Code.DAMAGED if corrupt else Code.DONE
+    if loss is not None:
+        note(f"the log held events up to position {loss.proven} and now ends at {loss.found}; the rest is not in this")
+    return Code.DAMAGED if corrupt or loss is not None else Code.DONE
 
 
 async def _export(source: EventLog | Session, output: Output, update: Callable[[int], None]) -> int:

@@ -13,10 +13,13 @@ from eventlog.control import steer
 
 
 @asynccontextmanager
-async def reading(path: Path) -> AsyncIterator[EventLog]:
-    """The log, read-only; damaged events are noticed. Ends the command when there is none."""
+async def reading(path: Path, *, accept_loss: bool = False) -> AsyncIterator[EventLog]:
+    """The log, read-only; damaged events are noticed. Ends the command when there is none.
+
+    A log that lost its end ends the command too, unless it says what is lost by itself (`accept_loss`).
+    """
     _must_exist(path)
-    async with EventLog(path, read_only=True, verify_reads=True) as log:
+    async with EventLog(path, read_only=True, verify_reads=True, accept_loss=accept_loss) as log:
         yield log
 
 
@@ -28,12 +31,12 @@ async def steered(path: Path, command: str, /, **arguments: Any) -> Any:
 
 
 @asynccontextmanager
-async def owning(path: Path, *, create: bool = False) -> AsyncIterator[EventLog]:
+async def owning(path: Path, *, create: bool = False, accept_loss: bool = False) -> AsyncIterator[EventLog]:
     """The log, with this process as its owner; it has to be there unless `create`."""
     if not create:
         _must_exist(path)
         _must_not_be_empty(path)
-    async with EventLog(path) as log:
+    async with EventLog(path, accept_loss=accept_loss) as log:
         yield log
 
 

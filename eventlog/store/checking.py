@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from eventlog.errors import CorruptEvent
 from eventlog.events import Event
 from eventlog.store.events import last_position
@@ -21,8 +23,7 @@ MAX_NAMED = 1_000  # damaged events named one by one; beyond that they are count
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True)
-class Damaged:
+class Damaged(msgspec.Struct, frozen=True):
     """An event that is not what was appended."""
 
     session_id: str
@@ -31,8 +32,7 @@ class Damaged:
     why: str
 
 
-@dataclass(frozen=True)
-class Missing:
+class Missing(msgspec.Struct, frozen=True):
     """Positions that are neither there nor known to be pruned."""
 
     first: int

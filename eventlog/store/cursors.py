@@ -204,6 +204,18 @@ def _insert_gap(connection: sqlite3.Connection, hook: int, session_id: str | Non
     )
 
 
+def gaps_to_come(connection: sqlite3.Connection) -> int:
+    """How many of the hooks that the last runtimes loaded would find a gap if they joined now."""
+    head, counts = last_position(connection), dict[str, Counts]()
+    rows = connection.execute("SELECT agent, cursor, claimed, events FROM hook WHERE loaded = 1").fetchall()
+    found = 0
+    for agent, cursor, claimed, events in rows:
+        start = head if claimed is None else min(claimed, head)
+        of_agent = counts.setdefault(agent, Counts(connection, agent))
+        found += of_agent.gap(cursor, start, msgspec.json.decode(events)) is not None
+    return found
+
+
 class Counts:
     """Counts the events of ranges that an agent's hooks would have been shown; each range once, whatever the hooks."""
 

@@ -68,6 +68,10 @@ class Store:
         self.read_only = read_only
         self.events = Events(self.clock)
         self.reading = Reading(verify=verify_reads)
+        self.found_position = 0
+        """The last position that the file held when its owner opened it; what follows is this process's own."""
+        self.loss: LogShortened | None = None
+        """What is lost of the file, found when it was opened; accepted, since it is open."""
         self._accept_loss = accept_loss
         self._allow_network_fs = allow_network_fs
         self._wait_for_owner_s = wait_for_owner_s
@@ -107,7 +111,7 @@ class Store:
                 await self._open_as_owner(landed)
             self._reader = await Database(self.path, read_only=True, pragmas=READER_PRAGMAS).open()
             if self.read_only:
-                await self._reader.unit(schema.check_version, self.path)
+                await self._reader.unit(self._look_at_it)
         except BaseException:
             await self.close()
             raise
@@ -137,7 +141,15 @@ class Store:
         connection.execute("PRAGMA journal_mode = WAL").fetchone()
         in_transaction(connection, _begin_epoch, reason, last_position(connection), now_us)
         self.events.load(connection)
+        self.found_position = self.events.position
         self._head_file.open(_file_id(connection), self.events.eras.current, self._on_disk(connection, proof))
+
+    def _look_at_it(self, connection: sqlite3.Connection) -> None:
+        """A reader's part of the same: it refuses what an owner would refuse, and begins nothing."""
+        schema.check_version(connection, self.path)
+        proof = self._head_file.read()  # before the end is looked up: an owner may append meanwhile
+        if proof is not None and proof.file_id == _file_id(connection):
+            self._accept(proof, last_position(connection))
 
     def _loss(self, connection: sqlite3.Connection, proof: Proof | None) -> str | None:
         """Why a new era has to begin; raises LogShortened when the head file proves more than the file holds."""
@@ -149,9 +161,11 @@ class Store:
         """Whether there is a loss, and it was accepted; raises LogShortened when it was not."""
         if proof is None or found >= proof.position:
             return False
+        self.loss = LogShortened(self.path, proof.position, found)
         if not self._accept_loss:
-            raise LogShortened(self.path, proof.position, found)
-        log.error("positions %d to %d of %s are lost, and this was accepted", found + 1, proof.position, self.path)
+            raise self.loss
+        if not self.read_only:
+            log.error("positions %d to %d of %s are lost, and this was accepted", found + 1, proof.position, self.path)
         return True
 
     def _on_disk(self, connection: sqlite3.Connection, proof: Proof | None) -> int:
