@@ -218,7 +218,10 @@ class UnsupportedSchema(NotALog):
 
     def __init__(self, path: str | PathLike[str], found: int, supported: int) -> None:
         self.found, self.supported = found, supported
-        super().__init__(path, f"its schema version is {found}, this library knows {supported}; use a matching version")
+        step = "use a matching version"
+        if 1 <= found < supported:
+            step = "open it once without read_only, which brings it up to that"
+        super().__init__(path, f"its schema version is {found}, this library knows {supported}; {step}")
 
 
 class LogShortened(EventLogError):

@@ -19,6 +19,7 @@ import pytest
 
 CHECKOUT = Path(__file__).parents[1]
 SCHEMA = (CHECKOUT / "schema.sql").read_bytes()
+MIGRATIONS = {f"eventlog/migrations/{path.name}" for path in (CHECKOUT / "migrations").iterdir()}
 
 # Creating a log runs schema.sql, wherever it was found.
 CREATE_A_LOG = """
@@ -80,8 +81,10 @@ def editable_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_has_one_schema_and_says_that_it_is_typed(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-        assert [name for name in names if name.endswith(".sql")] == ["eventlog/schema.sql"]
+        texts = {name for name in names if name.endswith(".sql")} - MIGRATIONS
+        assert texts == {"eventlog/schema.sql"}
         assert archive.read("eventlog/schema.sql") == SCHEMA
+        assert {name for name in names if name.startswith("eventlog/migrations/")} == MIGRATIONS
     assert "eventlog/py.typed" in names
 
 
@@ -95,7 +98,7 @@ def test_the_sdist_has_what_building_and_testing_need(tmp_path: Path) -> None:
     with tarfile.open(build("sdist", into=tmp_path)) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     files = {"schema.sql", "cli.py", "eventlog/py.typed", "Makefile", "pyproject.toml", "README.md", "LICENSE"}
-    folders = {"eventlog", "tests", "benchmarks", "examples", "docs", ".ci"}
+    folders = {"eventlog", "migrations", "tests", "benchmarks", "examples", "docs", ".ci"}
     assert files - names == set()
     assert folders - {name.partition("/")[0] for name in names} == set()
 

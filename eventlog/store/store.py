@@ -61,6 +61,7 @@ class Store:
         wait_for_owner_s: float = 0.0,
         verify_reads: bool = False,
         slice_rows: int = SLICE_ROWS,
+        made_of: schema.Schema | None = None,
     ) -> None:
         self.path = Path(os.path.realpath(path))  # one file has one lock, by whatever name it is opened
         self.clock = AnchoredClock(clock)  # a step of the wall clock changes nothing while the file is open
@@ -76,6 +77,7 @@ class Store:
         self._allow_network_fs = allow_network_fs
         self._wait_for_owner_s = wait_for_owner_s
         self._slice_rows = slice_rows
+        self._schema = made_of or schema.installed()
         self._lock = Lock(self.path)
         self._head_file = HeadFile(self.path, at_commit=durability == "full")
         self._index = SessionIndex(self.events, slice_rows)
@@ -133,11 +135,12 @@ class Store:
         proof = self._head_file.read()
         if schema.is_empty(connection):
             self._accept(proof, 0)  # there may have been a log that somebody emptied
-            schema.create(connection, token_hex(4), now_us)
+            schema.create(connection, self._schema, token_hex(4), now_us)
             reason = None
         else:
-            schema.check_version(connection, self.path)
+            schema.check_version(connection, self._schema, self.path, migrates=True)
             reason = self._loss(connection, proof)
+            schema.migrate(connection, self._schema)
         connection.execute("PRAGMA journal_mode = WAL").fetchone()
         in_transaction(connection, _begin_epoch, reason, last_position(connection), now_us)
         self.events.load(connection)
@@ -146,7 +149,7 @@ class Store:
 
     def _look_at_it(self, connection: sqlite3.Connection) -> None:
         """A reader's part of the same: it refuses what an owner would refuse, and begins nothing."""
-        schema.check_version(connection, self.path)
+        schema.check_version(connection, self._schema, self.path)
         proof = self._head_file.read()  # before the end is looked up: an owner may append meanwhile
         if proof is not None and proof.file_id == _file_id(connection):
             self._accept(proof, last_position(connection))
