@@ -100,6 +100,7 @@ COLUMNS: dict[str, str] = {
     "its time": "at = at + 1",
     "its turn": "turn_id = 'other'",
     "a turn that is no text": "turn_id = CAST(x'ff' AS TEXT)",
+    "a turn that is empty": "turn_id = ''",
     "its key": "key = 'other'",
     "its checksum": "checksum = zeroblob(16)",
     "its type": "type = 1",

@@ -225,6 +225,8 @@ def map_error(error: BaseException, path: Path) -> BaseException:
         return DamagedFile(path, f"it has text that is no UTF-8: {error}")
     if not isinstance(error, sqlite3.Error):
         return error
+    if "decode to UTF-8" in str(error):  # Python's own, without a name
+        return DamagedFile(path, f"it has text that is no UTF-8: {error}")
     name = getattr(error, "sqlite_errorname", None) or ""
     ours = _map_by_name(name, str(error), str(path))
     ours.__cause__ = error

@@ -193,7 +193,8 @@ class Reading:
         for position, session, index, type_key, turn_id, at_us, raw, key, digest, in_place in rows:
             name = types.get(type_key) or self._type_name(connection, type_key)
             session_id = sessions.get(session) or self._session_id(connection, session)
-            event: Event[Any] = Event(name, index, session_id, turn_id, at_us, position, eras.of(position), raw, key)
+            era, data = eras.of(position), raw or b""  # NULL, of a damaged row
+            event: Event[Any] = Event(name, index, session_id, turn_id, at_us, position, era, data, key)
             if (self._verify or not in_place) and (why := damage(event, digest)):
                 event = msgspec.structs.replace(event, _payload=Corrupt(why))
             events.append(event)

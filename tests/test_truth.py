@@ -1,0 +1,278 @@
+"""The truth of the file: no flipped bit passes for an event, and no lost end of it goes without a word.
+
+Bits are flipped at random, over the database and the WAL; each case names its seed, so that it can be made again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
+
+from eventlog import CorruptEvent, Event, EventLog, EventLogError, LogShortened, NewEvent
+from eventlog.store.checking import Report
+from tests.cli_kit import run
+from tests.log_kit import all_of, crash_copy, whole
+
+EVENTS, SESSIONS = 120, 4
+FLIPS_A_SEED = 50
+Row = tuple[Any, ...]
+Files = Mapping[str, bytes]
+"""What is in the files of a log, by the end of their names."""
+
+
+class Original(NamedTuple):
+    """A log before anything happened to it."""
+
+    files: Files
+    rows: dict[int, Row]
+    events: dict[int, Event[Any]]
+
+
+async def fill(log: EventLog) -> None:
+    """Events of some sizes, in several sessions and commits, some with keys and turns."""
+    sessions = [await log.start_session(f"session-{number}", title="t") for number in range(SESSIONS)]
+    for number in range(0, EVENTS, 4):
+        session = sessions[number // 4 % SESSIONS]
+        text = f"event {number} " + "x" * (number * 37 % 900)
+        await session.append("turn.started", {}, turn_id=f"t{number}")
+        await session.append("message.received", {"text": text}, turn_id=f"t{number}", key=f"k{number}")
+        await session.append_many([NewEvent("acme.note", {"n": number, "m": n}) for n in range(2)])
+
+
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory: pytest.TempPathFactory) -> Original:
+    """A log that was let go: all of it is in the database."""
+    return asyncio.run(close_one(tmp_path_factory.mktemp("closed")))
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Original:
+    """A log whose owner was killed: half of it is in the database, half in the WAL."""
+    return asyncio.run(kill_one(tmp_path_factory.mktemp("open")))
+
+
+async def close_one(folder: Path) -> Original:
+    async with EventLog(folder / "agent.db") as log:
+        await fill(log)
+    return await original(folder / "agent.db")
+
+
+async def kill_one(folder: Path) -> Original:
+    async with EventLog(folder / "agent.db") as log:
+        await fill(log)
+    async with EventLog(folder / "agent.db") as log:
+        for number in range(40):
+            await log.append("session-0", "acme.note", {"late": number})
+        path = crash_copy(log.path, folder / "killed")
+    return await original(path)
+
+
+async def original(path: Path) -> Original:
+    files = {end: file.read_bytes() for end in ("", "-wal", ".head") if (file := with_end(path, end)).exists()}
+    async with EventLog(path, read_only=True) as log:
+        events = {event.position: event async for event in log.read()}
+        await whole(log)
+    return Original(files, rows_of(path), events)
+
+
+def with_end(path: Path, end: str) -> Path:
+    return path.with_name(path.name + end)
+
+
+def lay_out(files: Files, path: Path) -> None:
+    """Write the files of a log, and leave nothing of what was there before."""
+    for end in ("", "-wal", "-shm", ".head"):
+        with_end(path, end).unlink(missing_ok=True)
+    for end, content in files.items():
+        with_end(path, end).write_bytes(content)
+
+
+def rows_of(path: Path) -> dict[int, Row]:
+    """What SQLite itself reads: each event's row, with the names behind its keys."""
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+        connection.text_factory = bytes
+        return {
+            row[0]: row
+            for row in connection.execute(
+                "SELECT l.position, s.id, l.idx, t.name, l.turn_id, l.at, l.data, l.key FROM log AS l NOT INDEXED"
+                " LEFT JOIN session AS s ON s.session = l.session LEFT JOIN event_type AS t ON t.type = l.type"
+            )
+        }
+
+
+# ------------------------------------------------------------------------------------------------------- flipped bits
+
+
+def flip(before: Original, random: Random) -> tuple[dict[str, bytes], str]:
+    """One bit: in the WAL, anywhere in the database, or in the row of an event."""
+    end = random.choice([end for end in before.files if end != ".head"])
+    content, bit = bytearray(before.files[end]), random.randrange(8)
+    at = random.randrange(len(content))
+    data = random.choice(list(before.rows.values()))[6]
+    if end == "" and random.random() < 0.5 and (place := content.find(data)) > 0:
+        at = random.randrange(place - 40, place + len(data) + 16)
+    content[at] ^= 1 << bit
+    return {**before.files, end: bytes(content)}, f"bit {bit} of byte {at} of agent.db{end}"
+
+
+async def look(path: Path) -> tuple[Report | None, dict[int, Event[Any]]]:
+    """What a check finds, and what a verifying reader is shown; typed errors alone may keep them from it."""
+    report: Report | None = None
+    events: dict[int, Event[Any]] = {}
+    async with EventLog(path, read_only=True, verify_reads=True) as log:
+        with suppress(EventLogError):
+            report = await log.check()
+        with suppress(EventLogError):
+            async for event in log.read():
+                events[event.position] = event
+    return report, events
+
+
+def is_corrupt(event: Event[Any]) -> bool:
+    try:
+        _ = event.data
+    except CorruptEvent:
+        return True
+    return False
+
+
+def changed_events(path: Path, before: Original) -> set[int] | None:
+    """Positions of events that SQLite reads otherwise than before, or not at all; None if it reads nothing."""
+    try:
+        rows = rows_of(path)
+    except sqlite3.Error:
+        return None
+    return {
+        position for position in before.rows.keys() | rows.keys() if before.rows.get(position) != rows.get(position)
+    }
+
+
+async def judge(path: Path, before: Original) -> str:
+    """What became of a damaged log, after asserting that nothing of it passes for truth."""
+    try:
+        report, events = await look(path)
+    except EventLogError as error:
+        return f"refused: {type(error).__name__}"
+    for event in events.values():
+        assert is_corrupt(event) or event == before.events.get(event.position), f"shown as true: {event}"
+    if report is None:
+        return "no check: the file is damaged"
+    changed = changed_events(path, before)
+    if changed is None:
+        assert not report.ok
+        return "found: the database"
+    missing = {position for gap in report.missing for position in range(gap.first, gap.last + 1)}
+    named = {each.position for each in report.damaged} | missing
+    unreadable = any("malformed" in fault or "Tree" in fault or "page" in fault for fault in report.faults)
+    assert changed <= named or unreadable, f"changed, and not named: {changed - named}"
+    if changed:
+        return "found: events"
+    if report.ok:
+        assert events == before.events
+        return "harmless"
+    return "found: something else"
+
+
+async def owner_survives(path: Path) -> None:
+    """An owner opens it, appends and closes it, or is refused with an error of ours."""
+    with suppress(EventLogError):
+        async with EventLog(path, accept_loss=True) as log:
+            event = await log.append("session-0", "acme.note", {})
+            assert event.position == log.head
+            _ = await all_of((await log.session("session-0")).read())
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_of_500_flipped_bits_none_passes_for_an_event_and_none_crashes(
+    tmp_path: Path, closed: Original, killed: Original, seed: int
+) -> None:
+    """`check` names every event that is changed; a verifying reader is shown it as it was, or as corrupt."""
+    random, path, outcomes = Random(seed), tmp_path / "agent.db", Counter[str]()
+    before = killed if seed % 2 else closed
+    for _ in range(FLIPS_A_SEED):
+        files, where = flip(before, random)
+        lay_out(files, path)
+        try:
+            outcomes[await judge(path, before)] += 1
+            await owner_survives(path)
+        except BaseException:
+            print(f"seed {seed}: {where}")
+            raise
+    print(f"seed {seed}: {dict(outcomes)}")
+    assert outcomes.total() == FLIPS_A_SEED
+    assert outcomes["found: events"] + outcomes["refused: LogShortened"] >= 5
+
+
+# ------------------------------------------------------------------------------------------------------- a shorter WAL
+
+
+async def test_a_wal_that_is_cut_anywhere_is_noticed_and_what_is_left_can_be_taken(
+    tmp_path: Path, killed: Original
+) -> None:
+    """Every 4 kB: LogShortened with the last proven position for owner and reader, and a new era for who accepts it."""
+    path, proven, wal = tmp_path / "agent.db", max(killed.rows), killed.files["-wal"]
+    last_found = found = 0
+    for cut in range(0, len(wal), 4_096):
+        lay_out({**killed.files, "-wal": wal[:cut]}, path)
+        for read_only in (True, False):
+            with pytest.raises(LogShortened) as caught:
+                await EventLog(path, read_only=read_only).open()
+            assert caught.value.proven == proven
+            found = caught.value.found
+        assert last_found <= found < proven
+        last_found = found
+        async with EventLog(path, accept_loss=True) as log:
+            assert log.loss is not None
+            assert (log.loss.proven, log.loss.found) == (proven, found)
+            assert await all_of(log.read()) == [killed.events[position] for position in range(1, found + 1)]
+            event = await log.append("session-0", "acme.note", {"after": "the loss"})
+            assert (event.position, event.era) == (found + 1, log.store.events.eras.current)
+            assert event.era != killed.events[1].era
+            await whole(log)
+    assert last_found > EVENTS
+
+
+@pytest.mark.parametrize("cut", [None, 0, 32, 50_000, -4_096, -1])
+def test_a_wal_that_is_cut_or_gone_ends_every_command_with_4(tmp_path: Path, killed: Original, cut: int | None) -> None:
+    path, proven = tmp_path / "agent.db", max(killed.rows)
+    files = {**killed.files, "-wal": killed.files["-wal"][:cut]}
+    if cut is None:
+        del files["-wal"]
+    lay_out(files, path)
+    for words in (
+        ["check"],
+        ["recover"],
+        ["export"],
+        ["sessions"],
+        ["show", "session-0"],
+        ["append", "session-0", "x"],
+    ):
+        done = run(*words, "--db", path)
+        assert done.code == 4, words
+        assert f"up to position {proven}" in done.stdout + done.stderr
+    assert run("check", "--quick", "--json", "--db", path).document["shortened"]["proven"] == proven
+
+
+# -------------------------------------------------------------------------------------------------- what has no event
+
+
+async def test_a_verifying_owner_hands_no_damaged_event_to_a_reader_either(tmp_path: Path, closed: Original) -> None:
+    """The same of an event whose bytes SQLite does not look at: a letter of its text."""
+    path = tmp_path / "agent.db"
+    content = closed.files[""]
+    at = content.index(b'"event 40 ')
+    lay_out({**closed.files, "": content[: at + 1] + b"E" + content[at + 2 :]}, path)
+    for read_only in (True, False):
+        async with EventLog(path, read_only=read_only, verify_reads=True) as log:
+            corrupt = [event.position async for event in log.read() if is_corrupt(event)]
+            report = await log.check(full=False)
+        assert corrupt == [each.position for each in report.damaged]
+        assert len(corrupt) == 1
