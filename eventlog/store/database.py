@@ -1,6 +1,7 @@
 """One SQLite connection on one thread: units of work, pragmas, and SQLite's errors turned into ours."""
 
 import asyncio
+import errno
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -223,6 +224,8 @@ def map_error(error: BaseException, path: Path) -> BaseException:
         return BrokenInvariant("a unit of work ended without a result")
     if isinstance(error, UnicodeDecodeError):
         return DamagedFile(path, f"it has text that is no UTF-8: {error}")
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageFull(str(error))
     if not isinstance(error, sqlite3.Error):
         return error
     if "decode to UTF-8" in str(error):  # Python's own, without a name
@@ -244,6 +247,8 @@ def _map_by_name(name: str, text: str, path: str) -> EventLogError:
         return DamagedFile(path, f"{text} ({name})")
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return LogInUse(path, None)
+    if name.startswith("SQLITE_READONLY_CAN") or name == "SQLITE_READONLY_DIRECTORY":
+        return StoreError(f"SQLite needs a file beside {path}, also to read it; check that the folder may be written")
     if name.startswith("SQLITE_READONLY"):
         return ReadOnlyLog(path)
     if name.startswith("SQLITE_CANTOPEN"):

@@ -1,6 +1,7 @@
 """Who may write: the lock, the fork guard, the modes of the files, and the head file."""
 
 import asyncio
+import errno
 import fcntl
 import json
 import os
@@ -266,6 +267,13 @@ def create_file(path: Path) -> bool:
     os.fchmod(descriptor, 0o600)
     os.close(descriptor)
     return True
+
+
+def must_be_writable(path: Path) -> None:
+    """Raise PermissionError when this process may not write a file: SQLite would open it read-only, and say so late."""
+    effective = os.access in os.supports_effective_ids
+    if not os.access(path, os.R_OK | os.W_OK, effective_ids=effective):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
 
 _open_files: dict[tuple[int, int], int] = {}  # how often each (device, inode) is open here

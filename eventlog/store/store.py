@@ -11,7 +11,7 @@ from secrets import token_hex
 from typing import Concatenate, Literal, ParamSpec, TypeVar
 
 from eventlog.clock import AnchoredClock, Clock
-from eventlog.errors import LogClosed, LogShortened, ReadOnlyLog
+from eventlog.errors import LogClosed, LogShortened, OutcomeUnknown, ReadOnlyLog, StoreError
 from eventlog.store import schema
 from eventlog.store.database import (
     READER_PRAGMAS,
@@ -22,6 +22,7 @@ from eventlog.store.database import (
     empty_wal,
     in_snapshot,
     in_transaction,
+    map_error,
 )
 from eventlog.store.events import Events, last_position
 from eventlog.store.index import SLICE_ROWS, SessionIndex
@@ -32,6 +33,7 @@ from eventlog.store.owner import (
     create_file,
     create_folder,
     inspected,
+    must_be_writable,
     refuse_network_file_system,
 )
 from eventlog.store.reading import Reading
@@ -114,9 +116,14 @@ class Store:
             self._reader = await Database(self.path, read_only=True, pragmas=READER_PRAGMAS).open()
             if self.read_only:
                 await self._reader.unit(self._look_at_it)
-        except BaseException:
+        except BaseException as error:
             await self.close()
-            raise
+            ours = map_error(error, self.path)
+            if isinstance(ours, OutcomeUnknown):  # nobody has given anything to store yet
+                ours = StoreError(ours.why)
+            if ours is error:
+                raise
+            raise ours from error
 
     async def _open_as_owner(self, landed: Landed) -> None:
         if not self._allow_network_fs:
@@ -125,6 +132,7 @@ class Store:
         await self._lock.acquire(self._wait_for_owner_s)
         create_file(self.path)
         self._held.enter_context(inspected(self.path, may_be_empty=True))
+        must_be_writable(self.path)
         synchronous = f"synchronous = {SYNCHRONOUS[self.durability]}"
         self._writing = await Database(self.path, read_only=False, pragmas=(*WRITER_PRAGMAS, synchronous)).open()
         await self._writing.unit(self._take_over)
