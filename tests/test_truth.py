@@ -19,7 +19,7 @@ import pytest
 from eventlog import CorruptEvent, Event, EventLog, EventLogError, LogShortened, NewEvent
 from eventlog.store.checking import Report
 from tests.cli_kit import run
-from tests.log_kit import all_of, crash_copy, whole
+from tests.log_kit import all_of, child, crash_copy, line_of, whole
 
 EVENTS, SESSIONS = 120, 4
 FLIPS_A_SEED = 50
@@ -259,6 +259,46 @@ def test_a_wal_that_is_cut_or_gone_ends_every_command_with_4(tmp_path: Path, kil
         assert done.code == 4, words
         assert f"up to position {proven}" in done.stdout + done.stderr
     assert run("check", "--quick", "--json", "--db", path).document["shortened"]["proven"] == proven
+
+
+# A server whose WAL somebody cuts while it serves.
+CUT_ALIVE = """
+async def main():
+    log = await EventLog(path).open()
+    session = await log.start_session("s")
+    for n in range(60):
+        await session.append("own.type", {"n": n})
+    os.truncate(f"{path}-wal", int(sys.argv[2]))
+    for attempt in range(3):
+        try:
+            await session.append("own.type", {"n": "lost"})
+        except EventLogError as error:
+            say(type(error).__name__, error)
+    await log.close()
+    say("closed")
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("size", [0, 32, 40_000, 100_000])
+async def test_a_wal_that_is_cut_under_a_living_owner_is_noticed_by_its_next_append(tmp_path: Path, size: int) -> None:
+    """It writes nothing more, not even at its end: what is left is what a kill at that moment would have left."""
+    path = tmp_path / "agent.db"
+    async with EventLog(path):
+        pass
+    before = path.read_bytes()
+    with child(CUT_ALIVE, path, str(size)) as server:
+        for _ in range(3):
+            assert line_of(server).startswith("DamagedFile")
+        assert line_of(server) == "closed"
+        assert server.wait(20) == 0
+    assert path.read_bytes() == before
+    with pytest.raises(LogShortened) as caught:
+        await EventLog(path).open()
+    assert caught.value.proven == 61
+    async with EventLog(path, accept_loss=True) as log:
+        assert [event.position async for event in log.read()] == list(range(1, caught.value.found + 1))
+        await whole(log)
 
 
 # -------------------------------------------------------------------------------------------------- what has no event

@@ -37,6 +37,7 @@ from eventlog.store.owner import (
     refuse_network_file_system,
 )
 from eventlog.store.reading import Reading
+from eventlog.store.wal import WalFile
 from eventlog.store.writer import Landed, Writer
 
 P = ParamSpec("P")
@@ -82,6 +83,7 @@ class Store:
         self._schema = made_of or schema.installed()
         self._lock = Lock(self.path)
         self._head_file = HeadFile(self.path, at_commit=durability == "full")
+        self._wal_file = WalFile(self.path)
         self._index = SessionIndex(self.events, slice_rows)
         self._writer: Writer | None = None
         self._writing: Database | None = None
@@ -136,7 +138,7 @@ class Store:
         synchronous = f"synchronous = {SYNCHRONOUS[self.durability]}"
         self._writing = await Database(self.path, read_only=False, pragmas=(*WRITER_PRAGMAS, synchronous)).open()
         await self._writing.unit(self._take_over)
-        self._writer = Writer(self._writing, self.events, self._index, self._head_file, landed)
+        self._writer = Writer(self._writing, self.events, self._index, self._head_file, self._wal_file, landed)
 
     def _take_over(self, connection: sqlite3.Connection) -> None:
         now_us = self.clock.now_us()
@@ -280,6 +282,9 @@ class Store:
             await self._writer.close()
             self._writer = None
             await self._settle_file(self._writing)
+        if self._wal_file.is_cut and self._reader is not None:
+            _kept_open.append(self._reader)  # or SQLite would checkpoint when the last connection is closed
+            self._reader = None
         for database in (self._reader, self._writing):
             if database is not None:
                 await database.close()
@@ -289,11 +294,16 @@ class Store:
 
     async def _settle_file(self, writing: Database) -> None:
         try:
+            self._wal_file.check()
             await writing.unit(self._index.absorb_all)
             if (await writing.unit(empty_wal)).complete:
                 self._head_file.checkpointed(self.events.position)
         except Exception as error:  # closing goes on: the next open finds all of it in the WAL
             log.warning("the file was closed without being tidied up: %s", error)
+
+
+_kept_open: list[Database] = []
+"""Readers of files whose WAL was cut, until the end of the process."""
 
 
 def _begin_epoch(connection: sqlite3.Connection, reason: str | None, found: int, now_us: int) -> None:

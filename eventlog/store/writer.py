@@ -14,13 +14,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from eventlog.errors import LogClosed, OutcomeUnknown
+from eventlog.errors import DamagedFile, LogClosed, OutcomeUnknown
 from eventlog.events import Event
 from eventlog.store.database import Checkpoint, Database, Outcome, checkpoint, empty_wal, map_error, tell
 from eventlog.store.drafting import Append, Base, Draft
 from eventlog.store.events import Events
 from eventlog.store.index import SessionIndex
 from eventlog.store.owner import HeadFile
+from eventlog.store.wal import WalFile
 
 GROUP_ROWS = 128
 MIN_SECOND_GROUP_ROWS = 32
@@ -70,13 +71,20 @@ class Writer:
     """The one writer of the file."""
 
     def __init__(
-        self, database: Database, events: Events, index: SessionIndex, head_file: HeadFile, landed: Landed
+        self,
+        database: Database,
+        events: Events,
+        index: SessionIndex,
+        head_file: HeadFile,
+        wal_file: WalFile,
+        landed: Landed,
     ) -> None:
         self._database = database
         self._events = events
         self._index = index
         self._head_file = head_file
         self._landed = landed
+        self._wal_file = wal_file
         self.loop = asyncio.get_running_loop()
         self._waiting: deque[Append] = deque()
         self._waiting_rows = 0
@@ -275,6 +283,7 @@ class Writer:
         try:
             if self._damaged:
                 connection = self.take_up_again()
+            self._wal_file.check()
             changes = connection.total_changes
             recorded = self._events.commit(connection, group, draft)
             self._head_file.committed(self._events.position)
@@ -297,6 +306,7 @@ class Writer:
         try:
             if self._damaged:
                 connection = self.take_up_again()
+            self._wal_file.check()
             changes = connection.total_changes
             result = work(connection)
         except BaseException as caught:
@@ -329,13 +339,15 @@ class Writer:
             enough_pages = CHECKPOINT_PAGES if others_wait else CHECKPOINT_PAGES_AT_LEISURE
             if self._pages_since_checkpoint >= enough_pages and not self.checkpoints_suspended:
                 self._checkpoint(connection)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, DamagedFile) as error:
             # Nothing of an append depends on a chore; it is tried again after a later group.
             log.warning("a chore of the writer failed and will be tried again: %s", error)
 
     def _checkpoint(self, connection: sqlite3.Connection) -> None:
+        self._wal_file.check()
         self._checkpointed(checkpoint(connection))
         if self.wal_pages > TRUNCATE_PAGES:
+            self._wal_file.emptied()
             self._checkpointed(empty_wal(connection))
 
     def _checkpointed(self, done: Checkpoint) -> None:
@@ -351,7 +363,7 @@ class Writer:
         try:
             if self._pages_since_checkpoint and not self.checkpoints_suspended and not self._damaged:
                 self._checkpoint(connection)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, DamagedFile) as error:
             log.warning("a checkpoint failed and will be tried again: %s", error)
 
 
