@@ -6,10 +6,12 @@ import asyncio
 import re
 import runpy
 from pathlib import Path
+from typing import Any
 
 from eventlog import EventLog, Runtime, validate_manifest
 from eventlog.host.kv import Kv
 from eventlog.observe import discover
+from tests.log_kit import crash_copy
 
 CHECKOUT = Path(__file__).parents[1]
 
@@ -49,6 +51,22 @@ async def test_r18_the_extension_of_the_guide_is_granted_and_delivered_a_turn(tm
         turn = await session.append("turn.completed", {"result": "well done"}, turn_id="t1")
         await runtime.settled()
         assert await Kv(log.store, "extension:acme.points").list() == [f"points/{turn.id}"]
+
+
+async def test_the_server_of_the_guide_to_recovery_asks_about_a_call_once(tmp_path: Path) -> None:
+    call = {"callId": "c1", "toolName": "pay", "args": {"eur": 5}}
+    async with EventLog(tmp_path / "agent.db") as log:
+        session = await log.start_session("s1")
+        await session.append("turn.started", {}, turn_id="t1")
+        await session.append("actions.requested", {"calls": [call]}, turn_id="t1")
+        path = crash_copy(log.path, tmp_path / "killed")
+    guide: dict[str, Any] = {}
+    exec(blocks("docs/recovery.md", "python")[0], guide)  # noqa: S102 (our own text)
+    for _ in range(2):
+        async with EventLog(path) as log, Runtime(log) as runtime:
+            await guide["ask_again"](log, runtime)
+            asked = [event.data.requests[0].prompt async for event in log.read(types=["input.requested"])]
+    assert asked == ["pay was underway when the server stopped. Run it with {'eur': 5}?"]
 
 
 def test_every_link_between_the_documents_leads_somewhere() -> None:
