@@ -60,7 +60,7 @@ async def test_the_server_of_the_guide_to_recovery_asks_about_a_call_once(tmp_pa
         await session.append("turn.started", {}, turn_id="t1")
         await session.append("actions.requested", {"calls": [call]}, turn_id="t1")
         path = crash_copy(log.path, tmp_path / "killed")
-    guide: dict[str, Any] = {}
+    guide, asked = dict[str, Any](), list[str]()
     exec(blocks("docs/recovery.md", "python")[0], guide)  # noqa: S102 (our own text)
     for _ in range(2):
         async with EventLog(path) as log, Runtime(log) as runtime:

@@ -16,7 +16,7 @@ from eventlog.inspection import Inspection
 from eventlog.recovery import Recovered, Recovery
 from eventlog.store.turns import find_job
 from eventlog.testing import ManualClock
-from tests.log_kit import crash_copy, damaging, whole
+from tests.log_kit import KILLED, child, crash_copy, damaging, whole
 
 Story = Callable[[EventLog], Awaitable[object]]
 
@@ -303,6 +303,51 @@ async def test_a_turn_that_ends_while_it_is_recovered_keeps_its_own_end(tmp_path
             if types[0] == "turn.completed":
                 assert "turn.failed" not in types
         await whole(log)
+
+
+# Recovers, and is killed when so many events were recorded.
+RECOVERING = """
+from eventlog import Runtime
+
+async def main():
+    left = int(sys.argv[2])
+
+    def count(events):
+        nonlocal left
+        left -= len(events)
+        if left <= 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    async with EventLog(path) as log:
+        log.on_recorded(count)
+        async with Runtime(log, interrupt_open_turns=True):
+            pass
+asyncio.run(main())
+"""
+
+
+async def test_a_kill_in_the_middle_of_a_recovery_leaves_the_rest_to_the_next(tmp_path: Path) -> None:
+    """However often it is killed: every turn and every job ends, and ends once."""
+
+    async def story(log: EventLog) -> None:
+        for number in range(300):
+            session = await log.start_session(f"s{number}")
+            await session.append_many(
+                [NewEvent("turn.started", {}, turn_id="t"), NewEvent("job.started", {"jobId": f"j{number}"})]
+            )
+
+    path, kills = await killed(tmp_path, story), 0
+    for recorded in (1, 40, 130, 200, 300):
+        with child(RECOVERING, path, str(recorded)) as server:
+            kills += await asyncio.to_thread(server.wait) == KILLED
+    assert kills >= 3
+    _ = await started(path, interrupt_open_turns=True)
+    async with EventLog(path) as log:
+        for type_ in ("turn.failed", "job.completed"):
+            ended = [event.session_id async for event in log.read(types=[type_])]
+            assert sorted(ended) == sorted(f"s{number}" for number in range(300))
+        await whole(log)
+    assert (await started(path, interrupt_open_turns=True)).nothing
 
 
 async def test_h8_one_that_cannot_be_ended_keeps_no_other_from_it(tmp_path: Path) -> None:

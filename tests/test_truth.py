@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from eventlog import CorruptEvent, Event, EventLog, EventLogError, LogShortened, NewEvent
+from eventlog.errors import DamagedFile
 from eventlog.store.checking import Report
-from tests.cli_kit import run
-from tests.log_kit import all_of, child, crash_copy, line_of, whole
+from tests.cli_kit import run, shell
+from tests.log_kit import all_of, child, crash_copy, line_of, tell_child, whole
 
 EVENTS, SESSIONS = 120, 4
 FLIPS_A_SEED = 50
@@ -274,6 +275,8 @@ async def main():
             await session.append("own.type", {"n": "lost"})
         except EventLogError as error:
             say(type(error).__name__, error)
+    say("refused")
+    sys.stdin.readline()
     await log.close()
     say("closed")
 asyncio.run(main())
@@ -290,6 +293,12 @@ async def test_a_wal_that_is_cut_under_a_living_owner_is_noticed_by_its_next_app
     with child(CUT_ALIVE, path, str(size)) as server:
         for _ in range(3):
             assert line_of(server).startswith("DamagedFile")
+        assert line_of(server) == "refused"
+        with pytest.raises((DamagedFile, LogShortened)):
+            async with EventLog(path, read_only=True) as log:
+                assert await all_of(log.read()) is None, "a reader cannot see all of it, and must be told so"
+        assert (await asyncio.to_thread(shell, f"eventlog check --db {path}")).code == 4
+        tell_child(server)
         assert line_of(server) == "closed"
         assert server.wait(20) == 0
     assert path.read_bytes() == before

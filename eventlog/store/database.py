@@ -82,6 +82,7 @@ class Database(aiosqlite.Connection):
             return connection
 
         super().__init__(connect, iter_chunk_size=64)
+        self._read_only = read_only
         self._thread.daemon = True  # a process that forgot to close the log still ends
         self.path = path
 
@@ -91,7 +92,7 @@ class Database(aiosqlite.Connection):
             _ = await super().__aenter__()  # connects, on the thread
         except BaseException as error:
             await asyncio.to_thread(self._thread.join)
-            ours = map_error(error, self.path)
+            ours = self._ours(error)
             if ours is error:
                 raise
             raise ours from error
@@ -131,12 +132,18 @@ class Database(aiosqlite.Connection):
             try:
                 result = work(self._conn, *args, **kwargs)
             except BaseException as error:  # whatever it was, the waiter has to hear of it
-                tell(loop, _fail, outcome, map_error(error, self.path))
+                tell(loop, _fail, outcome, self._ours(error))
             else:
                 tell(loop, outcome.set_result, result)
 
         self._tx.put_nowait((None, run))
         return outcome
+
+    def _ours(self, error: BaseException) -> BaseException:
+        ours = map_error(error, self.path)
+        if self._read_only and isinstance(ours, OutcomeUnknown):  # there is no outcome of a read
+            ours = DamagedFile(self.path, ours.why)
+        return ours
 
 
 def _fail(outcome: Outcome[Any], error: BaseException) -> None:

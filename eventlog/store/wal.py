@@ -2,7 +2,7 @@
 
 SQLite would write on behind the hole, and the next checkpoint would bring the hole into the database. The file only
 ever grows, but for the owner's own emptying of it; so before each commit and each checkpoint its size is looked up,
-which takes a microsecond. A cut that takes no more than the last commit is not seen so: the next opening sees it.
+which takes two microseconds. A cut that takes no more than the last commit is not seen so: the next opening sees it.
 """
 
 from __future__ import annotations
