@@ -12,7 +12,7 @@ from eventlog.host import files, hosts, kv, otel
 from eventlog.host.reminders import ReminderLimits
 from eventlog.observe import experiments, failures, memory, spans, strangers
 from eventlog.observe.limits import ObserveLimits
-from eventlog.store import checking, cursors, events, hook_lists, index, writer
+from eventlog.store import checking, cursors, events, hook_lists, index, unfinished, writer
 
 __all__ = ["SECTIONS", "Number", "Numbers"]
 
@@ -66,6 +66,9 @@ LIMITS: Numbers = {
     "message_bytes": Number(messages.MAX_MESSAGE_BYTES, "bytes of a message to or from the owner of a log"),
     "import_line_bytes": Number(history.MAX_LINE_BYTES, "bytes of a line of an import"),
     "import_named": Number(history.MAX_NAMED, "bad lines of an import that are named; further ones are counted"),
+    "recovery_named": Number(unfinished.MAX_NAMED, "turns, calls, inputs, jobs that a start names; others are counted"),
+    "recovery_events": Number(unfinished.MAX_EVENTS_READ, "events of open turns that a start looks through for calls"),
+    "recovery_proven": Number(unfinished.PROVEN_EVENTS, "last events of a log whose checksums a start proves"),
     "check_named": Number(checking.MAX_NAMED, "damaged events that a check names; further ones are counted"),
     # observe hooks
     "kept_errors": Number(cursors.KEPT_ERRORS, "errors of handlers that are kept for `eventlog logs`"),
