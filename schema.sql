@@ -234,19 +234,22 @@ CREATE TABLE policy (
 ) STRICT, WITHOUT ROWID;
 INSERT INTO policy VALUES (1, 1000, 604800);
 
+-- Its deliveries are in the commits of their events, so an enabled extension is always at the head of the log: only
+-- where it stopped is written down. The manifest stands last, because what lies behind a long text is slow to reach.
 CREATE TABLE extension (
     extension     INTEGER NOT NULL PRIMARY KEY,
     name          TEXT    NOT NULL UNIQUE,                            -- its folder
     id            TEXT    NOT NULL,                                   -- publisher.name
     version       TEXT    NOT NULL,
     path          TEXT    NOT NULL,
-    manifest      TEXT    NOT NULL CHECK (json_valid(manifest)),
     state         TEXT    NOT NULL CHECK (state IN ('enabled', 'disabled', 'uninstalled')),
     paused        INTEGER NOT NULL DEFAULT 0 CHECK (paused IN (0, 1)),
     generation    INTEGER NOT NULL DEFAULT 1 CHECK (generation >= 1), -- raised by everything that clears its deliveries
-    live          INTEGER NOT NULL DEFAULT 0 CHECK (live >= 0),       -- its pending and delivering rows
-    cursor        INTEGER NOT NULL,                                   -- durable events up to here are in the queue, or were refused
-    installed_at  INTEGER NOT NULL
+    stopped_at    INTEGER,                                            -- the log's last position when it was stopped
+    installed_at  INTEGER NOT NULL,
+    failure       TEXT,                                               -- why its last activation failed
+    manifest      TEXT    NOT NULL CHECK (json_valid(manifest)),
+    CHECK ((state = 'enabled') = (stopped_at IS NULL))
 ) STRICT;
 
 CREATE TABLE subscription (
@@ -264,6 +267,15 @@ CREATE TABLE extension_grant (
     PRIMARY KEY (extension, capability, project)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX extension_grant_by_project ON extension_grant (project, capability);
+
+-- Who is owed the events of a type and a project. Nobody is, while history is imported.
+CREATE VIEW owed AS
+SELECT g.project, u.type, e.extension, e.generation
+FROM extension_grant AS g
+CROSS JOIN subscription AS u ON u.extension = g.extension
+    AND g.capability = iif(u.type = 7, 'conversations.turns.read', 'jobs.read')
+CROSS JOIN extension AS e ON e.extension = g.extension AND e.state = 'enabled'
+WHERE NOT EXISTS (SELECT 1 FROM gate WHERE purpose = 'import');
 
 CREATE TABLE delivery (
     extension    INTEGER NOT NULL REFERENCES extension (extension),
@@ -289,25 +301,9 @@ CREATE TABLE delivery (
 
 CREATE INDEX delivery_lane ON delivery (extension, session, position) WHERE state <> 'dead';
 CREATE INDEX delivery_due ON delivery (extension, due_at) WHERE state = 'pending';
-CREATE INDEX delivery_in_flight ON delivery (extension, position) WHERE state = 'delivering';
+CREATE INDEX delivery_live ON delivery (extension, position, died_at) WHERE died_at IS NULL;  -- covers a count of them
 CREATE INDEX delivery_age ON delivery (recorded_at) WHERE state <> 'dead';
 CREATE INDEX delivery_dead ON delivery (died_at) WHERE state = 'dead';
-
-CREATE TRIGGER delivery_counts_insert AFTER INSERT ON delivery
-WHEN NEW.state <> 'dead'
-BEGIN
-    UPDATE extension SET live = live + 1 WHERE extension = NEW.extension;
-END;
-CREATE TRIGGER delivery_counts_delete AFTER DELETE ON delivery
-WHEN OLD.state <> 'dead'
-BEGIN
-    UPDATE extension SET live = live - 1 WHERE extension = OLD.extension;
-END;
-CREATE TRIGGER delivery_counts_update AFTER UPDATE OF state ON delivery
-WHEN (OLD.state = 'dead') <> (NEW.state = 'dead')
-BEGIN
-    UPDATE extension SET live = live + iif(NEW.state = 'dead', -1, 1) WHERE extension = NEW.extension;
-END;
 
 -- Attempts that did not end in an ACK. The one that did leaves no row.
 CREATE TABLE attempt (
@@ -343,49 +339,43 @@ CREATE TABLE delivery_gap (
 ) STRICT;
 CREATE UNIQUE INDEX delivery_gap_open ON delivery_gap (extension, project, reason) WHERE open = 1;
 
--- The two durable types become deliveries in the statement that records them, whoever is up or down.
+CREATE TRIGGER delivery_ends_gap AFTER INSERT ON delivery
+WHEN EXISTS (SELECT 1 FROM delivery_gap WHERE open = 1 AND extension = NEW.extension AND project = NEW.project)
+BEGIN
+    UPDATE delivery_gap SET open = NULL WHERE open = 1 AND extension = NEW.extension AND project = NEW.project;
+END;
+
+-- The two durable types become deliveries in the statement that records them, whoever is up or down. A queue has room
+-- when its first delivery is less than the capacity away, for no more than that can lie between; one that reaches back
+-- further is counted. So nothing but the delivery itself is written, and nothing has to be kept in step with it.
 CREATE TRIGGER log_makes_deliveries AFTER INSERT ON log
 WHEN NEW.type IN (7, 11)
 BEGIN
     INSERT INTO turn_version (session, turn_id, version, position)
-    SELECT NEW.session, NEW.turn_id, 1 + coalesce(max(version), 0), NEW.position
-    FROM turn_version WHERE session = NEW.session AND turn_id = NEW.turn_id
-    HAVING NEW.type = 7;
-
-    INSERT INTO delivery_gap (extension, project, reason, first, last, count, at, open)
-    SELECT e.extension, s.project, 'capacity', NEW.position, NEW.position, 1, NEW.at, 1
-    FROM session AS s
-    JOIN extension_grant AS g ON g.project = s.project
-     AND g.capability = iif(NEW.type = 7, 'conversations.turns.read', 'jobs.read')
-    JOIN subscription AS u ON u.extension = g.extension AND u.type = NEW.type
-    JOIN extension AS e ON e.extension = g.extension
-    WHERE s.session = NEW.session AND e.state = 'enabled' AND e.live >= (SELECT capacity FROM policy)
-      AND NOT EXISTS (SELECT 1 FROM gate WHERE purpose = 'import')
-    ON CONFLICT (extension, project, reason) WHERE open = 1
-    DO UPDATE SET last = excluded.last, count = count + 1, at = excluded.at;
-
-    UPDATE extension SET cursor = NEW.position
-    WHERE state = 'enabled' AND NOT EXISTS (SELECT 1 FROM gate WHERE purpose = 'import');
-
-    UPDATE delivery_gap SET open = NULL
-    WHERE open = 1 AND last < NEW.position
-      AND project = (SELECT project FROM session WHERE session = NEW.session)
-      AND extension IN (SELECT extension FROM extension WHERE live < (SELECT capacity FROM policy))
-      AND NOT EXISTS (SELECT 1 FROM gate WHERE purpose = 'import');
+    SELECT NEW.session, NEW.turn_id,
+           1 + coalesce((SELECT max(version) FROM turn_version WHERE session = NEW.session AND turn_id = NEW.turn_id), 0),
+           NEW.position
+    WHERE NEW.type = 7;
 
     INSERT INTO delivery (extension, position, session, project, type, version, due_at, recorded_at, generation)
-    SELECT e.extension, NEW.position, NEW.session, s.project, NEW.type,
-           (SELECT version FROM turn_version
-            WHERE session = NEW.session AND turn_id = NEW.turn_id AND position = NEW.position),
-           NEW.at, NEW.at, e.generation
-    FROM session AS s
-    JOIN extension_grant AS g ON g.project = s.project
-     AND g.capability = iif(NEW.type = 7, 'conversations.turns.read', 'jobs.read')
-    JOIN subscription AS u ON u.extension = g.extension AND u.type = NEW.type
-    JOIN extension AS e ON e.extension = g.extension
-    WHERE s.session = NEW.session AND e.state = 'enabled'
-      AND NOT EXISTS (SELECT 1 FROM delivery_gap WHERE open = 1 AND extension = e.extension AND last = NEW.position)
-      AND NOT EXISTS (SELECT 1 FROM gate WHERE purpose = 'import');
+    SELECT o.extension, NEW.position, NEW.session, o.project, NEW.type,
+           iif(NEW.type = 7, (SELECT max(version) FROM turn_version
+                              WHERE session = NEW.session AND turn_id = NEW.turn_id), NULL),
+           NEW.at, NEW.at, o.generation
+    FROM session AS s CROSS JOIN owed AS o ON o.project = s.project AND o.type = NEW.type
+    WHERE s.session = NEW.session
+      AND (NEW.position - (SELECT coalesce(min(position), NEW.position) FROM delivery INDEXED BY delivery_live
+                           WHERE extension = o.extension AND died_at IS NULL) < (SELECT capacity FROM policy)
+           OR (SELECT count(*) FROM delivery INDEXED BY delivery_live
+               WHERE extension = o.extension AND died_at IS NULL) < (SELECT capacity FROM policy));
+
+    INSERT INTO delivery_gap (extension, project, reason, first, last, count, at, open)
+    SELECT o.extension, o.project, 'capacity', NEW.position, NEW.position, 1, NEW.at, 1
+    FROM session AS s CROSS JOIN owed AS o ON o.project = s.project AND o.type = NEW.type
+    WHERE s.session = NEW.session
+      AND NOT EXISTS (SELECT 1 FROM delivery WHERE extension = o.extension AND position = NEW.position)
+    ON CONFLICT (extension, project, reason) WHERE open = 1
+    DO UPDATE SET last = excluded.last, count = count + 1, at = excluded.at;
 END;
 
 -- ------------------------------------------------------------------------- observe hooks: at most once

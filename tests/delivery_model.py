@@ -115,7 +115,7 @@ class Model:
             else:
                 self.rows[Key(name, self.position)] = Row(session, kind, self.now, self.now)
         for gap in self.gaps:
-            if gap.project == project and gap.extension not in full:
+            if gap.project == project and gap.extension in granted and gap.extension not in full:
                 gap.open = False
 
     def _refuse(self, extension: str, project: str) -> None:

@@ -97,7 +97,8 @@ async def test_a_retry_is_refused_without_grant_or_while_disabled(tmp_path: Path
         await bury(it, "a")
         await it.log.store.write(lambda c: c.execute("DELETE FROM extension_grant").rowcount)
         assert (await it.dead_letters.retry()).refused == {"not granted": 1}
-        await it.log.store.write(lambda c: c.execute("UPDATE extension SET state = 'disabled'").rowcount)
+        disabled = "UPDATE extension SET state = 'disabled', stopped_at = 0"
+        await it.log.store.write(lambda c: c.execute(disabled).rowcount)
         assert (await it.dead_letters.retry()).refused == {"not enabled": 1}
         assert len(await it.dead_letters.list()) == 1
 

@@ -6,7 +6,7 @@ import asyncio
 import re
 import sqlite3
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from eventlog.events import NewEvent
-from eventlog.store import attempts, buried
-from eventlog.store.attempts import Want
+from eventlog.store import attempts, buried, extensions
+from eventlog.store.attempts import Acked, Want
+from eventlog.store.deliveries import list_gaps
 from eventlog.store.writer import CHECKPOINT_PAGES, PAGE_BYTES
 from tests.extension_kit import BOTH, DAY_S, Bench, Recorder, bench, start
 from tests.test_deliveries import SCHEMA, SECOND, Queue
@@ -29,7 +30,7 @@ async def count_changes(it: Bench) -> Counter[str]:
 
     def watch(connection: sqlite3.Connection) -> None:
         connection.create_function("changed", 1, lambda what: found.update([what]))
-        for table in ("delivery", "attempt", "extension"):
+        for table in ("delivery", "attempt", "delivery_gap", "extension"):
             for what in ("INSERT", "UPDATE", "DELETE"):
                 connection.execute(
                     f"CREATE TEMP TRIGGER {table}_{what} AFTER {what} ON main.{table}"
@@ -40,26 +41,40 @@ async def count_changes(it: Bench) -> Counter[str]:
     return found
 
 
-@pytest.mark.parametrize("deliveries", [1, 50])
-async def test_a_delivery_that_succeeds_at_once_changes_its_row_three_times(tmp_path: Path, deliveries: int) -> None:
-    """Counted by triggers: it is inserted, begun and deleted; its extension's row counts it in and out and moves on."""
+async def one_at_a_time(it: Bench) -> int:
+    for number in range(20):
+        await it.turn("s0", f"t{number}")
+        await it.worker.idle()
+    return 20
+
+
+async def at_full_speed(it: Bench) -> int:
+    async def talk(session_id: str) -> None:
+        for number in range(10):
+            await it.turn(session_id, f"t{number}")
+
+    await asyncio.gather(*[talk(f"s{number}") for number in range(20)])
+    await it.worker.idle()
+    return 200
+
+
+@pytest.mark.parametrize("work", [one_at_a_time, at_full_speed])
+async def test_a_delivery_that_succeeds_at_once_costs_three_row_changes(
+    tmp_path: Path, work: Callable[[Bench], Awaitable[int]]
+) -> None:
+    """Counted by triggers and by SQLite itself: it is inserted, begun and deleted, and nothing else is written."""
     async with bench(tmp_path) as it:
         await it.install(handler=Recorder())
-        await start(it.log, "a")
+        for number in range(20):
+            await start(it.log, f"s{number}")
         await it.worker.idle()
         found = await count_changes(it)
         before = await it.log.store.write(lambda connection: connection.total_changes)
-        for number in range(deliveries):
-            await it.turn("a", f"t{number}")
-        await it.worker.idle()
+        deliveries = await work(it)
         total = await it.log.store.write(lambda connection: connection.total_changes) - before
-    assert found == {
-        "delivery DELETE": deliveries,
-        "delivery INSERT": deliveries,
-        "delivery UPDATE": deliveries,
-        "extension UPDATE": 3 * deliveries,  # cursor, live + 1, live - 1
-    }
-    assert total == found.total() + 2 * deliveries  # the event and its turn's version
+        assert await it.live() == []
+    assert found == dict.fromkeys(("delivery INSERT", "delivery UPDATE", "delivery DELETE"), deliveries)
+    assert total == (3 + 2) * deliveries  # and the event, and its turn's version
 
 
 async def test_only_failures_leave_attempt_rows_and_an_ack_takes_them_along(tmp_path: Path) -> None:
@@ -137,7 +152,7 @@ async def test_a_group_of_turns_becomes_deliveries_in_the_one_statement_that_rec
 # ------------------------------------------------------------------------------------------------------------- plans
 
 PLAN = re.compile(r"(SEARCH|SCAN) (\w+)(?: USING (?:COVERING )?(?:INDEX )?(\w+))?")
-SMALL = {"gate", "policy"}  # of one row at most
+SMALL = {"gate", "policy", "CONSTANT"}  # of one row at most
 
 
 def steps(connection: sqlite3.Connection, sql: str) -> set[str]:
@@ -161,6 +176,8 @@ PLANS: dict[str, tuple[str, set[str]]] = {
         attempts._BEGIN_CRASHED_FIRST,
         {*BY_KEY, "SEARCH d delivery_due", "SEARCH earlier delivery_lane", "sorts"},
     ),
+    # Of the extensions, which are few; and it ends with the first live delivery of each.
+    "runnable": (attempts._RUNNABLE, {"SCAN e", "SEARCH delivery delivery_live"}),
     "crashed lanes": (attempts._CRASHED_LANES, {"SEARCH a PRIMARY", "SEARCH d PRIMARY"}),
     "next due": (attempts._NEXT_DUE, {"SEARCH delivery delivery_due"}),
     "settle: ack": (attempts._ACK, BY_KEY),
@@ -170,9 +187,11 @@ PLANS: dict[str, tuple[str, set[str]]] = {
     "sweep: expire": (attempts._EXPIRE, {"SEARCH delivery delivery_age"}),
     "sweep: next expiry": (attempts._NEXT_EXPIRY, {"SEARCH delivery delivery_age"}),
     "sweep: purge": (buried._PURGE, {"SEARCH delivery delivery_dead"}),
-    # The index holds what is in flight and nothing else.
-    "start: attempts of the dead": (attempts._CRASHED, {"SCAN delivery delivery_in_flight"}),
-    "start: take up": (attempts._TAKE_UP, {"SCAN delivery delivery_in_flight"}),
+    "sweep: given back": (attempts._GIVE_BACK, {"SEARCH delivery delivery_live"}),
+    "retry": (buried._RETRY, {*BY_KEY, "SEARCH live delivery_live", "SEARCH extension INTEGER"}),
+    # Of that index, which holds what is live and nothing else: a capacity for each extension at most.
+    "start: attempts of the dead": (attempts._CRASHED, {"SCAN delivery delivery_live"}),
+    "start: take up": (attempts._TAKE_UP, {"SCAN delivery delivery_live"}),
     "start: clock ahead": (attempts._OF_A_CLOCK_AHEAD, {"SEARCH delivery delivery_age"}),
 }
 
@@ -192,15 +211,15 @@ def test_the_plan_of_each_statement_of_the_queue_is_pinned(queue: Queue, name: s
     assert steps(queue.connection, sql) == expected
 
 
-def test_recording_a_durable_event_scans_nothing_but_the_extensions(queue: Queue) -> None:
+@pytest.mark.parametrize(("trigger", "statements"), [("log_makes_deliveries", 3), ("delivery_ends_gap", 1)])
+def test_recording_a_durable_event_scans_nothing(queue: Queue, trigger: str, statements: int) -> None:
     """The trigger's own statements, with an event's values in the place of NEW."""
-    body = re.search(r"CREATE TRIGGER log_makes_deliveries.*?\nBEGIN\n(.*?)\nEND;", SCHEMA, re.DOTALL)
+    body = re.search(rf"CREATE TRIGGER {trigger} .*?\nBEGIN\n(.*?)\nEND;", SCHEMA, re.DOTALL)
     assert body
     text = re.sub(r"NEW\.\w+", "1", body[1])
     found = [steps(queue.connection, statement) for statement in text.split(";") if statement.strip()]
-    assert len(found) == 5
-    scans = {step for each in found for step in each if step.startswith("SCAN")}
-    assert scans == {"SCAN extension"}  # each enabled one's cursor is moved: they are few
+    assert len(found) == statements
+    assert not {step for each in found for step in each if not step.startswith("SEARCH")}
 
 
 # ---------------------------------------------------------------------------------------- what others in the queue cost
@@ -250,7 +269,7 @@ def test_a_turn_costs_the_same_with_a_thousand_in_back_off_and_a_thousand_dead_l
         waits, dies = queue.begin(acme)
         queue.fail(waits, after_s=60)
         queue.bury(dies)
-    assert queue.row("SELECT live FROM extension") == (1_001,)
+    assert extensions.find(queue.connection, "acme").live == 1_001
     assert steps_of_a_turn(queue, acme) <= alone + 1
 
 
@@ -264,6 +283,26 @@ def test_a_durable_event_costs_the_same_with_a_thousand_gaps(queue: Queue) -> No
         [(-number, -number) for number in range(1_000)],
     )
     assert steps_of_an_event(queue) <= before + 1
+
+
+def test_a_queue_is_counted_only_when_it_reaches_back_further_than_its_capacity(queue: Queue) -> None:
+    """Else recording costs the same however long it is; and counting finds room for exactly as many as there is."""
+    acme = queue.install()
+    stuck = queue.record("stuck")
+    empty = steps_of_an_event(queue)
+    for _ in range(997):
+        queue.record("a")
+    assert steps_of_an_event(queue) <= empty + 1  # it has 1,000 now, and there was room by its positions alone
+    queue.record("a")
+    assert list_gaps(queue.connection)[0].count == 1
+    for attempt in queue.begin(acme):
+        if attempt.position != stuck:
+            queue.settle(Acked(attempt))
+    counted = steps_of_an_event(queue)
+    assert empty + 10 < counted < empty + 100  # of about five steps for each that is live, in hundreds
+    assert extensions.find(queue.connection, "acme").live == 1_000
+    queue.record("a")
+    assert [gap.count for gap in list_gaps(queue.connection)] == [1, 1]
 
 
 # --------------------------------------------------------------------------------------------------------- the WAL

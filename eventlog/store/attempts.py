@@ -159,7 +159,11 @@ _BEGIN = """
 _BEGIN_IN_ORDER = _BEGIN.format(first="")
 _BEGIN_CRASHED_FIRST = _BEGIN.format(first="d.session IN (SELECT value FROM json_each(:crashed)) DESC,")
 
-_RUNNABLE = "SELECT extension FROM extension WHERE live > 0 AND state = 'enabled' AND paused = 0"
+_RUNNABLE = """
+    SELECT extension FROM extension AS e
+    WHERE state = 'enabled' AND paused = 0
+      AND EXISTS (SELECT 1 FROM delivery INDEXED BY delivery_live WHERE extension = e.extension AND died_at IS NULL)
+"""
 
 _NEXT_DUE = "SELECT min(due_at) FROM delivery WHERE extension = ? AND state = 'pending' AND due_at > ?"
 
@@ -214,16 +218,16 @@ def next_due(connection: sqlite3.Connection, wants: Sequence[Want], now_us: int)
 
 _CRASHED = """
     INSERT INTO attempt (extension, position, number, request_id, ended_at, outcome, error)
-    SELECT extension, position, attempts, request_id, :now, 'crashed', :error FROM delivery
-    WHERE state = 'delivering' AND substr(request_id, 1, length(:owner)) <> :owner
+    SELECT extension, position, attempts, request_id, :now, 'crashed', :error FROM delivery INDEXED BY delivery_live
+    WHERE died_at IS NULL AND state = 'delivering' AND substr(request_id, 1, length(:owner)) <> :owner
 """
 _TAKE_UP = """
-    UPDATE delivery
+    UPDATE delivery INDEXED BY delivery_live
     SET state = iif(attempts - spent >= :attempts, 'dead', 'pending'), request_id = NULL, due_at = :now,
         last_error = :error,
         reason = iif(attempts - spent >= :attempts, 'exhausted', NULL),
         died_at = iif(attempts - spent >= :attempts, :now, NULL)
-    WHERE state = 'delivering' AND substr(request_id, 1, length(:owner)) <> :owner
+    WHERE died_at IS NULL AND state = 'delivering' AND substr(request_id, 1, length(:owner)) <> :owner
     RETURNING extension, position, state
 """
 _OF_A_CLOCK_AHEAD = """
@@ -231,8 +235,9 @@ _OF_A_CLOCK_AHEAD = """
     WHERE state <> 'dead' AND state = 'pending' AND recorded_at > :now AND due_at > :now
 """
 _GIVE_BACK = """
-    UPDATE delivery SET state = 'pending', request_id = NULL, due_at = :now, spent = spent + 1
-    WHERE state = 'delivering' AND extension IN (SELECT value FROM json_each(:extensions))
+    UPDATE delivery INDEXED BY delivery_live
+    SET state = 'pending', request_id = NULL, due_at = :now, spent = spent + 1
+    WHERE died_at IS NULL AND state = 'delivering' AND extension IN (SELECT value FROM json_each(:extensions))
       AND substr(request_id, 1, length(:owner)) = :owner
       AND request_id NOT IN (SELECT value FROM json_each(:held))
 """

@@ -172,7 +172,8 @@ _RETRY = """
     SET state = 'pending', spent = attempts, due_at = ?, reason = NULL, died_at = NULL,
         generation = (SELECT generation FROM extension WHERE extension = delivery.extension)
     WHERE extension = ? AND position = ? AND state = 'dead'
-      AND (SELECT live FROM extension WHERE extension = delivery.extension) < (SELECT capacity FROM policy)
+      AND (SELECT count(*) FROM delivery AS live INDEXED BY delivery_live
+           WHERE live.extension = delivery.extension AND live.died_at IS NULL) < (SELECT capacity FROM policy)
 """
 _DISCARD = f"""
     DELETE FROM delivery

@@ -120,7 +120,9 @@ class Extensions:
 # ----------------------------------------------------------------------------------------------------- to find them
 
 _SELECT = """
-    SELECT extension, name, id, version, path, state, paused, generation, cursor, installed_at, live,
+    SELECT extension, name, id, version, path, state, paused, generation, stopped_at, installed_at,
+           (SELECT count(*) FROM delivery AS d INDEXED BY delivery_live
+            WHERE d.extension = e.extension AND d.died_at IS NULL),
            (SELECT count(*) FROM delivery AS d WHERE d.extension = e.extension AND d.state = 'dead'),
            (SELECT json_group_array(json_extract(value, '$.capability')) FROM json_each(e.manifest, '$.permissions')
             WHERE json_extract(value, '$.scope') = 'project')
@@ -144,7 +146,7 @@ def find(connection: sqlite3.Connection, name: str) -> InstalledExtension:
 
 
 def _extension(connection: sqlite3.Connection, row: tuple[Any, ...]) -> InstalledExtension:
-    key, name, id, version, path, state, paused, generation, cursor, installed_at, live, dead, asks = row
+    key, name, id, version, path, state, paused, generation, stopped_at, installed_at, live, dead, asks = row
     handlers = connection.execute("SELECT type, handler FROM subscription WHERE extension = ?", (key,)).fetchall()
     grants = connection.execute(
         "SELECT capability, project FROM extension_grant WHERE extension = ? ORDER BY project, capability", (key,)
@@ -158,7 +160,7 @@ def _extension(connection: sqlite3.Connection, row: tuple[Any, ...]) -> Installe
         state=state,
         paused=bool(paused),
         generation=generation,
-        cursor=cursor,
+        cursor=last_position(connection) if stopped_at is None else stopped_at,
         installed_at=as_time(installed_at),
         live=live,
         dead=dead,
@@ -171,12 +173,15 @@ def _extension(connection: sqlite3.Connection, row: tuple[Any, ...]) -> Installe
 # ----------------------------------------------------------------------------------------------- what operators do
 
 _INSERT = """
-    INSERT INTO extension (name, id, version, path, manifest, state, cursor, installed_at)
+    INSERT INTO extension (name, id, version, path, manifest, state, stopped_at, installed_at)
     VALUES (:name, :id, :version, :path, :manifest, 'uninstalled', 0, :now)
 """
 _UPDATE = "UPDATE extension SET id = :id, version = :version, path = :path, manifest = :manifest WHERE name = :name"
-_START = "UPDATE extension SET state = 'enabled', cursor = ? WHERE extension = ? AND state <> 'enabled'"
-_STOP = "UPDATE extension SET state = ?, generation = generation + 1 WHERE extension = ? AND state <> 'uninstalled'"
+_START = "UPDATE extension SET state = 'enabled', stopped_at = NULL WHERE extension = ?"
+_STOP = """
+    UPDATE extension SET state = ?, stopped_at = coalesce(stopped_at, ?), generation = generation + 1
+    WHERE extension = ? AND state <> 'uninstalled'
+"""
 
 
 def install(
@@ -195,7 +200,7 @@ def install(
     _subscribe(connection, found.key, it.handlers)
     if starts:
         connection.execute("UPDATE extension SET paused = 0, installed_at = ? WHERE extension = ?", (now_us, found.key))
-        connection.execute(_START, (last_position(connection), found.key))
+        connection.execute(_START, (found.key,))
     if starts or by_operator:
         for project in projects:
             _grant(connection, found.key, project, found.asks, now_us)
@@ -205,7 +210,7 @@ def install(
 def enable(connection: sqlite3.Connection, name: str) -> InstalledExtension:
     """Start a disabled extension at the head of the log."""
     found = _installed(connection, name)
-    connection.execute(_START, (last_position(connection), found.key))
+    connection.execute(_START, (found.key,))
     return find(connection, found.name)
 
 
@@ -214,14 +219,14 @@ def disable(connection: sqlite3.Connection, name: str) -> Cleared:
     found = _installed(connection, name)
     if found.state == "disabled":
         return Cleared(0, 0)
-    connection.execute(_STOP, ("disabled", found.key))
+    connection.execute(_STOP, ("disabled", last_position(connection), found.key))
     return _clear(connection, found.key)
 
 
 def uninstall(connection: sqlite3.Connection, name: str) -> Cleared:
     """Stop an extension and remember that it was taken away."""
     found = _installed(connection, name)
-    connection.execute(_STOP, ("uninstalled", found.key))
+    connection.execute(_STOP, ("uninstalled", last_position(connection), found.key))
     connection.execute("DELETE FROM extension_grant WHERE extension = ?", (found.key,))
     connection.execute("DELETE FROM subscription WHERE extension = ?", (found.key,))
     return _clear(connection, found.key)
