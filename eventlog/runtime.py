@@ -36,6 +36,7 @@ from eventlog.observe.discover import Discovered, discover
 from eventlog.observe.dispatcher import Dispatcher, ObserveLimits, RunningHook
 from eventlog.observe.experiments import Experiments
 from eventlog.observe.hook import HookDefinition, check_hook_name
+from eventlog.observe.mounting import Mounting
 from eventlog.recovery import Recovered, Recovery
 from eventlog.serving import Command
 from eventlog.store.buried import DeadLetter
@@ -52,6 +53,7 @@ class _Parts:
     """What lives from start to stop."""
 
     dispatcher: Dispatcher
+    mounting: Mounting
     worker: Worker
     extensions: RunningExtensions
     dead_letters: DeadLetters
@@ -300,16 +302,19 @@ class Runtime:
             plain_threads=self._plain_threads,
             on_dead_letter=self._on_dead_letter,
         )
+        dispatcher = Dispatcher(
+            log,
+            agent=agent,
+            hook_context=contexts.for_hook,
+            channel_context=contexts.for_channel,
+            limits=self._observe_limits,
+        )
+        mounting = Mounting(dispatcher, self._agent_dir)
         return _Parts(
-            dispatcher=Dispatcher(
-                log,
-                agent=agent,
-                hook_context=contexts.for_hook,
-                channel_context=contexts.for_channel,
-                limits=self._observe_limits,
-            ),
+            dispatcher=dispatcher,
+            mounting=mounting,
             worker=worker,
-            extensions=RunningExtensions(log, worker, self._readers_for),
+            extensions=RunningExtensions(log, worker, mounting, self._readers_for),
             dead_letters=DeadLetters(log, worker.wake),
             agent=agent,
             meter=meter,
@@ -321,8 +326,10 @@ class Runtime:
     async def _start_hooks(self, parts: _Parts, found: Discovered) -> None:
         off = {each.name for each in await parts.extensions.list() if each.state != "enabled"}
         for hook in found.hooks:
-            if hook.extension not in off:
+            if hook.extension is None:
                 parts.dispatcher.add_hook(hook.name, hook.definition, str(hook.source))
+            elif hook.extension not in off:
+                parts.mounting.mount(hook.extension, [hook])
         for name, definition in self._hooks:
             parts.dispatcher.add_hook(name, definition, "code")
         for found_one in found.experiments:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -31,16 +32,32 @@ class Readers(msgspec.Struct, frozen=True):
     storage: Storage
 
 
+class Mounts(Protocol):
+    """What runs the observe hooks that extensions bring along."""
+
+    def find(self, name: str, folder: Path, /) -> Callable[[], Awaitable[None]]:
+        """Load those in an extension's folder; raises DiscoveryError. The result mounts them, unless they are."""
+        ...
+
+    async def remove(self, name: str, /) -> None:
+        """Call those of an extension no more."""
+        ...
+
+
 class RunningExtensions:
     """The extensions of one runtime. Each is named by its folder or its manifest id; InvalidName if it is unknown.
 
     What an operator says is committed first, then followed here: calls are aborted, the extension is stopped or
-    activated. One that cannot be activated stays installed, and its deliveries wait for it.
+    activated, and with it the observe hooks that it mounts. One that cannot be activated stays installed, and its
+    deliveries wait for it.
     """
 
-    def __init__(self, log: EventLog, worker: Worker, readers_for: Callable[[InstalledExtension], Readers]) -> None:
+    def __init__(
+        self, log: EventLog, worker: Worker, mounts: Mounts, readers_for: Callable[[InstalledExtension], Readers]
+    ) -> None:
         self._log = log
         self._worker = worker
+        self._mounts = mounts
         self._readers_for = readers_for
         self._extensions = Extensions(log.store)
         self._deliveries = Deliveries(log.store)
@@ -70,14 +87,17 @@ class RunningExtensions:
     async def install(self, path: str | Path, grants: Sequence[str] = ()) -> InstalledExtension:
         """Install an extension's folder, or renew it, and grant it projects; a new one begins at the head of the log.
 
-        It is activated, anew if it was active, unless it is disabled. Raises ManifestError.
+        It is activated, anew if it was active, unless it is disabled. Raises ManifestError, and DiscoveryError for
+        its observe hooks.
         """
         installation, manifest = read_folder(Path(path))
         async with self._one_change:
+            mount = self._mounts.find(installation.name, Path(installation.path))
             installed = await self._extensions.install(installation, grants, by_operator=True)
             await self._deactivate(installed, "reinstalled")
             if installed.state == "enabled":
                 await self._activate(installed, manifest)
+                await mount()
         return installed
 
     async def uninstall(self, name: str) -> Cleared:
@@ -89,12 +109,17 @@ class RunningExtensions:
         return cleared
 
     async def enable(self, name: str) -> InstalledExtension:
-        """Activate it again, from the head of the log on (R48); raises ManifestError, and then nothing has changed."""
+        """Activate it again, from the head of the log on (R48).
+
+        Raises ManifestError, and DiscoveryError for its observe hooks; then nothing has changed.
+        """
         async with self._one_change:
-            manifest = load_manifest(Path((await self._extensions.find(name)).path))
+            found = await self._extensions.find(name)
+            manifest, mount = load_manifest(Path(found.path)), self._mounts.find(found.name, Path(found.path))
             installed = await self._extensions.enable(name)
             if installed.key not in self._active:
                 await self._activate(installed, manifest)
+            await mount()
         return installed
 
     async def disable(self, name: str) -> Cleared:
@@ -171,10 +196,13 @@ class RunningExtensions:
 
     async def _deactivate(self, installed: InstalledExtension, reason: str, grace_s: float = STOP_GRACE_S) -> None:
         self.failed.pop(installed.name, None)
-        await self._worker.withdraw(installed.key, reason, grace_s)
-        loaded = self._active.pop(installed.key, None)
-        if loaded is not None:
-            await loaded.deactivate()
+        try:
+            await self._mounts.remove(installed.name)
+        finally:
+            await self._worker.withdraw(installed.key, reason, grace_s)
+            loaded = self._active.pop(installed.key, None)
+            if loaded is not None:
+                await loaded.deactivate()
 
 
 def _say_what_is_not_granted(installed: InstalledExtension, projects: Sequence[str]) -> None:

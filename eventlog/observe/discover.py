@@ -94,6 +94,12 @@ def discover(agent_dir: Path, *, packaged: Mapping[str, Path] = MappingProxyType
         return _Discovery(agent_dir.resolve(), packaged).run()
 
 
+def discover_extension(namespace: str, folder: Path, agent_dir: Path | None = None) -> Discovered:
+    """Load the hooks that one extension mounts, less those that the agent's own folder removes; as `discover` does."""
+    with redirect_stdout(sys.stderr):
+        return _Discovery((agent_dir or folder.parent).resolve(), {namespace: folder}).run_for(namespace)
+
+
 @dataclass(frozen=True, slots=True)
 class _File:
     """A file that should export a hook; `authored` is its path without `.py`."""
@@ -140,6 +146,14 @@ class _Discovery:
             more = f", and {len(found) - 1:,} more," if found[1:] else ""
             why = f"every user of this machine may write it{more} and so run code in here: `chmod -R o-w` the folder"
             self._find("warning", "agent-open-to-others", found[0], why)
+
+    def run_for(self, namespace: str) -> Discovered:
+        package = Package(self._root)
+        removers = [file for file in self._files(self._root, package) if self._may_remove(file)]
+        mounted = [file for file in self._extension_files(package) if file.extension == namespace]
+        found = [self._hook(file) for file in (*removers, *mounted)]
+        hooks = sorted((hook for hook in found if hook is not None), key=lambda hook: hook.name)
+        return Discovered(self._agent_dir.name, None, tuple(hooks), tuple(self._findings))
 
     # ---------------------------------------------------------------------------------------- the agent
 

@@ -8,7 +8,7 @@ the hooks follow now and then, and what lies between them and the head becomes a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextvars import copy_context
 from typing import Any
 
@@ -86,6 +86,18 @@ class Dispatcher:
         self._roster.add_hook(name, definition, source)
         if self._unsubscribe is not None:
             self._spawn(self._join())
+
+    async def joined(self) -> None:
+        """Return when every hook that was added is shown what is recorded from then on."""
+        await self._join()
+
+    async def remove_hooks(self, names: Collection[str]) -> None:
+        """Call these hooks no more, from now on; what they were not shown, or did not finish, becomes gaps."""
+        async with self._joining:
+            place, seen = self._inbox.place, self._inbox.seen
+            await self._roster.remove(names, self._lanes.by_session, place=place, seen=seen)
+            self._inbox.claimants = self._roster.claimants
+        self._tell()
 
     def add_channel(self, definition: ChannelDefinition) -> None:
         """Add a channel, to be shown what is recorded from now on; raises InvalidName for an id that is taken."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -132,11 +132,7 @@ class Roster:
     async def save(self, finished: int) -> None:
         """Write down that every hook is through up to `finished`, and what was counted and thrown, if that is news."""
         hooks = self.routes.hooks
-        counted = [
-            Counted(hook.row, hook.calls, hook.errors)
-            for hook in hooks
-            if (hook.calls, hook.errors) != (hook.calls_saved, hook.errors_saved)
-        ]
+        counted = _counted(hooks)
         moved = [hook for hook in hooks if hook.cursor < max(finished, hook.start)]
         places = self._finished(moved, finished)
         thrown = self._failures.take()
@@ -154,15 +150,23 @@ class Roster:
     async def leave(self, lanes: Mapping[str, Lane], *, place: int, seen: int) -> None:
         """At a stop: what the lanes still owe, and what lies between `place` and `seen`, becomes gaps."""
         hooks = self.routes.hooks
-        cut = [
-            SessionGap(hook.row, session_id, gap)
-            for session_id, lane in lanes.items()
-            for hook in hooks
-            if (gap := lane.owed(hook)) is not None
-        ]
+        cut = _owed(hooks, lanes)
         await self._cursors.leave(self._finished(hooks, place), seen, cut)
         if cut or place < seen:
             log.warning("observe hooks were stopped before they had seen everything; what is left is in their gaps")
+
+    async def remove(self, names: Collection[str], lanes: Mapping[str, Lane], *, place: int, seen: int) -> None:
+        """Begin no more calls of these hooks, at once; what they would still be shown becomes gaps, as at a stop."""
+        self.newcomers = [hook for hook in self.newcomers if hook.name not in names]
+        gone = [hook for hook in self.routes.hooks if hook.name in names]
+        cut = _owed(gone, lanes)
+        counted = _counted(gone)
+        self.routes.hooks = [hook for hook in self.routes.hooks if hook.name not in names]
+        self.routes.rebuild()
+        for hook in gone:
+            hook.silence()
+        await self._cursors.advance((), counted, ())
+        await self._cursors.leave(self._finished(gone, place), seen, cut, for_good=True)
 
     @staticmethod
     def _finished(hooks: Iterable[Subscriber], place: int) -> list[Finished]:
@@ -173,6 +177,25 @@ class Roster:
 def _has_succeeded(written: asyncio.Future[None]) -> bool:
     """Whether it ended without an error."""
     return not written.cancelled() and written.exception() is None
+
+
+def _counted(hooks: Iterable[Subscriber]) -> list[Counted]:
+    """What was counted of them and is not in the file yet."""
+    return [
+        Counted(hook.row, hook.calls, hook.errors)
+        for hook in hooks
+        if (hook.calls, hook.errors) != (hook.calls_saved, hook.errors_saved)
+    ]
+
+
+def _owed(hooks: Iterable[Subscriber], lanes: Mapping[str, Lane]) -> list[SessionGap]:
+    """What the lanes would still show them."""
+    return [
+        SessionGap(hook.row, session_id, gap)
+        for session_id, lane in lanes.items()
+        for hook in hooks
+        if (gap := lane.owed(hook)) is not None
+    ]
 
 
 def _admit(hook: Subscriber, row: JoinedHook) -> None:

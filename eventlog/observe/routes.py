@@ -76,6 +76,11 @@ class Subscriber:
         """Calls so far."""
         return self.calls_before + sum(call.count for call in self.calls_by_type.values())
 
+    def silence(self) -> None:
+        """Let the calls that are already on their way do nothing."""
+        for call in self.calls_by_type.values():
+            call.handler = _nothing
+
     def calls_for(self, type_: str) -> Iterable[Call]:
         """Its handlers for a type: the one for just that type first."""
         return (self.calls_by_type[key] for key in (type_, EVERY) if key in self.calls_by_type)
@@ -83,6 +88,10 @@ class Subscriber:
     def listens_to(self, type_: str) -> bool:
         """Whether it has a handler for the type."""
         return type_ in self.calls_by_type or EVERY in self.calls_by_type
+
+
+async def _nothing(event: Event[Any], context: Any) -> None:
+    """What is called of a hook that was taken away."""
 
 
 class Route(dict[str, Calls]):

@@ -116,12 +116,14 @@ class Cursors:
         """Write down how far hooks are, what was counted and what was thrown since the last time."""
         await self._store.write(_advance, self._agent, finished, counted, thrown)
 
-    async def leave(self, finished: Sequence[Finished], seen: int, cut: Sequence[SessionGap]) -> None:
+    async def leave(
+        self, finished: Sequence[Finished], seen: int, cut: Sequence[SessionGap], *, for_good: bool = False
+    ) -> None:
         """At an orderly stop: what hooks have not finished, and is not in `cut`, up to the last event `seen`.
 
-        It becomes a gap of the "skip" hooks; the others resume there.
+        It becomes a gap of the "skip" hooks; the others resume there. `for_good`: they are not loaded any more.
         """
-        await self._store.write(_leave, self._agent, finished, seen, cut, self._store.clock.now_us())
+        await self._store.write(_leave, self._agent, finished, seen, cut, for_good, self._store.clock.now_us())
 
     async def page(self, after: int, limit: int) -> list[Event[Any]]:
         """Up to `limit` events behind a position that were recorded here: imported ones are left out.
@@ -318,6 +320,7 @@ def _leave(
     finished: Sequence[Finished],
     seen: int,
     cut: Sequence[SessionGap],
+    for_good: bool,
     now_us: int,
 ) -> None:
     for gap_of_session in cut:
@@ -332,7 +335,8 @@ def _leave(
         if gap is not None:
             _insert_gap(connection, each.hook, None, gap, now_us)
         connection.execute(
-            "UPDATE hook SET cursor = ?, claimed = iif(claimed IS NULL, NULL, ?) WHERE hook = ?", (end, end, each.hook)
+            "UPDATE hook SET cursor = ?, claimed = iif(claimed IS NULL, NULL, ?), loaded = loaded AND ? WHERE hook = ?",
+            (end, end, not for_good, each.hook),
         )
 
 

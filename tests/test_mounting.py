@@ -1,0 +1,151 @@
+"""The observe hooks that an extension mounts end with it and come back with it, in a runtime that runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eventlog.control import ask
+from eventlog.errors import DiscoveryError
+from eventlog.inspection import Inspection
+from eventlog.log import EventLog
+from eventlog.runtime import Runtime
+from eventlog.testing import ManualClock
+from tests.extension_kit import Recorder, complete_turn
+from tests.steering_kit import HANDLERS, extension
+
+MIRROR = """
+from eventlog import define_hook
+from tests.steering_kit import HANDLERS
+
+hook = define_hook(events={"turn.completed": HANDLERS["mirror"]})
+"""
+
+Do = Callable[..., Awaitable[Any]]
+
+
+class Mirror:
+    """An observe handler that notes what it is shown, and waits while it is told to."""
+
+    def __init__(self) -> None:
+        self.shown: list[str | None] = []
+        self.may_go_on = asyncio.Event()
+        self.may_go_on.set()
+
+    async def __call__(self, event: Any, context: Any) -> None:
+        self.shown.append(event.turn_id)
+        await self.may_go_on.wait()
+
+
+def agent_with_a_mirror(folder: Path) -> Path:
+    """An agent with one extension, which mounts an observe hook."""
+    points = extension(folder / "agent" / "extensions", "points", Recorder())
+    (points / "hooks").mkdir()
+    (points / "hooks" / "mirror.py").write_text(MIRROR)
+    return points
+
+
+@asynccontextmanager
+async def mirrored(folder: Path) -> AsyncIterator[tuple[EventLog, Runtime, Mirror]]:
+    mirror = HANDLERS["mirror"] = Mirror()
+    agent_with_a_mirror(folder)
+    async with (
+        EventLog(folder / "agent.db", clock=ManualClock()) as log,
+        Runtime(log, folder, grants={"points": ["p"]}) as runtime,
+    ):
+        yield log, runtime, mirror
+
+
+def by_call(log: EventLog, runtime: Runtime) -> Do:
+    async def do(verb: str, *arguments: Any) -> Any:
+        return await getattr(runtime.extensions, verb)(*arguments)
+
+    return do
+
+
+def by_socket(log: EventLog, runtime: Runtime) -> Do:
+    async def do(verb: str, argument: str) -> Any:
+        return await ask(log.path, f"extensions.{verb}", **{"path" if verb == "install" else "name": argument})
+
+    return do
+
+
+@pytest.mark.parametrize("steering", [by_call, by_socket])
+@pytest.mark.parametrize("pair", [("disable", "enable"), ("uninstall", "install")])
+async def test_the_hooks_of_an_extension_end_with_it_and_come_back_with_it(
+    tmp_path: Path, steering: Callable[[EventLog, Runtime], Do], pair: tuple[str, str]
+) -> None:
+    async with mirrored(tmp_path) as (log, runtime, mirror):
+        do = steering(log, runtime)
+        stop, start = pair
+        for turn_id in ("t1", "t2"):
+            await complete_turn(log, "a", turn_id)
+        await runtime.settled()
+        await do(stop, "points")
+        assert runtime.hooks == []
+        unseen = await complete_turn(log, "a", "t3")
+        await runtime.settled()
+        assert [row.loaded for row in await Inspection(log).hooks()] == [False]
+        await do(start, "points" if start == "enable" else str(tmp_path / "agent" / "extensions" / "points"))
+        await complete_turn(log, "a", "t4")
+        await runtime.settled()
+        assert mirror.shown == ["t1", "t2", "t4"]
+        (row,) = runtime.hooks
+        assert (row.name, row.calls) == ("points__mirror", 3)
+        gaps = await Inspection(log).hook_gaps()
+        assert [(gap.first, gap.last) for gap in gaps] == [(unseen.position, unseen.position)]
+        assert [row.loaded for row in await Inspection(log).hooks()] == [True]
+
+
+async def test_a_hook_that_is_behind_when_its_extension_is_disabled_is_called_no_more_and_has_a_gap(
+    tmp_path: Path,
+) -> None:
+    async with mirrored(tmp_path) as (log, runtime, mirror):
+        mirror.may_go_on.clear()
+        first = await complete_turn(log, "a", "t1")
+        while not mirror.shown:
+            await asyncio.sleep(0)
+        last = [await complete_turn(log, "a", turn_id) for turn_id in ("t2", "t3")][-1]
+        await runtime.extensions.disable("points")
+        mirror.may_go_on.set()
+        await runtime.settled()
+        assert mirror.shown == ["t1"]
+        # Nobody waits to learn how the call ends that is underway, so the gap has it too.
+        (gap,) = await Inspection(log).hook_gaps()
+        assert (gap.first, gap.last, gap.at_most) == (first.position, last.position, 3)
+
+
+async def test_a_hook_that_the_agent_removed_does_not_come_back_with_its_extension(tmp_path: Path) -> None:
+    async with mirrored(tmp_path) as (log, runtime, mirror):
+        await runtime.extensions.disable("points")
+        hooks = tmp_path / "agent" / "hooks"
+        hooks.mkdir()
+        (hooks / "points__mirror.py").write_text("from eventlog import disable_hook\n\nhook = disable_hook()\n")
+        await runtime.extensions.enable("points")
+        await complete_turn(log, "a", "t1")
+        await runtime.settled()
+        assert (runtime.hooks, mirror.shown) == ([], [])
+
+
+async def test_an_extension_whose_hooks_do_not_load_is_not_enabled(tmp_path: Path) -> None:
+    async with mirrored(tmp_path) as (_, runtime, _):
+        await runtime.extensions.disable("points")
+        (tmp_path / "agent" / "extensions" / "points" / "hooks" / "mirror.py").write_text("hook = 1\n")
+        with pytest.raises(DiscoveryError, match="hook-export-invalid"):
+            await runtime.extensions.enable("points")
+        (installed,) = await runtime.extensions.list()
+        assert (installed.state, runtime.hooks) == ("disabled", [])
+
+
+async def test_enabling_what_is_enabled_mounts_nothing_twice(tmp_path: Path) -> None:
+    async with mirrored(tmp_path) as (log, runtime, mirror):
+        await runtime.extensions.enable("points")
+        await runtime.extensions.install(tmp_path / "agent" / "extensions" / "points")
+        await complete_turn(log, "a", "t1")
+        await runtime.settled()
+        assert mirror.shown == ["t1"]
