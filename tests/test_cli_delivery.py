@@ -222,7 +222,20 @@ def test_a_hook_or_extension_that_is_not_there_is_not_found(served: Path, words:
 def test_extensions_are_listed_with_what_they_are_owed(served: Path) -> None:
     acme, other = good("extensions", "--dir", served, "--json").document
     told = {
-        name: acme[name] for name in ("name", "id", "version", "state", "paused", "live", "dead", "handlers", "grants")
+        name: acme[name]
+        for name in [
+            "name",
+            "id",
+            "version",
+            "state",
+            "paused",
+            "live",
+            "dead",
+            "refused",
+            "failure",
+            "handlers",
+            "grants",
+        ]
     }
     assert told == {
         "name": "acme",
@@ -232,14 +245,36 @@ def test_extensions_are_listed_with_what_they_are_owed(served: Path) -> None:
         "paused": False,
         "live": 2,
         "dead": 2,
+        "refused": 1,
+        "failure": None,
         "handlers": {"turn.completed": "on_turn"},
         "grants": [{"capability": "conversations.turns.read", "project": "default"}],
     }
     assert other["name"] == "other"
     assert good("extensions", "list", "--dir", served, "--json").document == [acme, other]
-    line = good("extensions", "--dir", served).lines[1]
-    assert line.split()[:6] == ["acme", "enabled", "1.2.3", "2", "2", "turn.completed"]
+    head, line, _ = good("extensions", "--dir", served).lines
+    assert head.split()[:6] == ["EXTENSION", "STATE", "VERSION", "OWED", "DEAD", "REFUSED"]
+    assert line.split()[:7] == ["acme", "enabled", "1.2.3", "2", "2", "1", "turn.completed"]
     assert "conversations.turns.read of default" in line
+
+
+def test_an_extension_that_could_not_be_activated_is_told_to_have_failed_and_why(agent: Path) -> None:
+    """By the server that tried last, whether it still serves or not; once it is activated that is over."""
+    main = agent / "agent" / "extensions" / "acme" / "main.py"
+    main.write_text("1 / 0  # \x1b[2J")
+    asyncio.run(serve(agent, SLOWLY, ("s1", "ok")))
+    acme, other = good("extensions", "--dir", agent, "--json").document
+    assert (acme["state"], acme["live"], other["failure"]) == ("enabled", 1, None)
+    assert acme["failure"] == "main.py does not import: ZeroDivisionError: division by zero"
+    _, line, _, why = good("extensions", "--dir", agent).lines
+    assert line.split()[:2] == ["acme", "failed"]
+    assert why == f"acme failed: {acme['failure']}"
+    main.write_text(MAIN)
+    asyncio.run(serve(agent, SLOWLY))
+    assert [(each["failure"], each["live"]) for each in good("extensions", "--dir", agent, "--json").document] == [
+        (None, 0),
+        (None, 0),
+    ]
 
 
 def test_an_uninstalled_extension_is_shown_only_when_asked_for(served: Path) -> None:

@@ -224,6 +224,9 @@ def test_what_does_not_come_to_life_is_told_and_what_is_no_extension_changes_not
         done = run("extensions", "install", acme.folder, "--grant", "p", "--db", path)
         assert (done.code, done.lines[0].partition(" in version")[0]) == (1, "acme is installed")
         assert done.stderr.startswith("eventlog: acme is not active, and its deliveries wait: main.py does not import")
+        (row,) = good("extensions", "--db", path, "--json").document
+        assert row["failure"] == "main.py does not import: ZeroDivisionError: division by zero"
+        assert good("extensions", "--db", path).lines[1].split()[:2] == ["acme", "failed"]
         extension(tmp_path, version="one", publisher="NO")
         code, told = refused(run("extensions", "install", acme.folder, "--db", path))
         assert code == 1

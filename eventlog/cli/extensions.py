@@ -25,13 +25,14 @@ COLUMNS = (
     Column("VERSION", spare=2),
     Column("OWED", right=True),
     Column("DEAD", right=True),
+    Column("REFUSED", right=True),
     Column("EVENTS", spare=1),
     Column("MAY READ", long=True),
     Column("ID", spare=3),
     Column("INSTALLED (UTC)", spare=4),
     Column("FOLDER", long=True, spare=5),
 )
-STYLES = {"enabled": "good", "paused": "wait", "disabled": "wait", "uninstalled": "dim"}
+STYLES = {"enabled": "good", "disabled": "wait", "uninstalled": "dim"}
 
 
 @click.group(cls=DefaultGroup, short_help="what is installed, what it may read, what it is owed")
@@ -49,7 +50,11 @@ def extensions() -> None:
 @log_options
 @asynchronous
 async def list_(db: Path, every: bool, as_json: bool) -> Code:
-    """List extensions with what they are owed: deliveries that are not acknowledged, and dead letters."""
+    """List extensions with what they are owed: deliveries that are not acknowledged, and dead letters.
+
+    REFUSED are events that came while its queue was full; it will never get them. One that failed could not be
+    activated by the server that tried last, which is told below: its deliveries wait.
+    """
     async with reading(db) as log:
         found = await Inspection(log).extensions()
     rows = [each for each in found if every or each.state != "uninstalled"]
@@ -57,6 +62,9 @@ async def list_(db: Path, every: bool, as_json: bool) -> Code:
         out().json([_document(each) for each in rows])
     else:
         table(out(), COLUMNS, [_row(each) for each in rows], "no extensions")
+        for each in rows:
+            if each.failure is not None:
+                out().line(Span(each.name, "name"), Span(" failed: ", "bad"), each.failure)
     return Code.DONE
 
 
@@ -67,19 +75,28 @@ def _document(extension: InstalledExtension) -> dict[str, object]:
 
 
 def _row(extension: InstalledExtension) -> Row:
-    state = "paused" if extension.paused and extension.state == "enabled" else extension.state
     return (
         Span(extension.name, "name"),
-        Span(state, STYLES[state]),
+        _state(extension),
         extension.version,
         Span(f"{extension.live:,}", "wait" if extension.live else ""),
         Span(f"{extension.dead:,}", "bad" if extension.dead else ""),
+        Span(f"{extension.refused:,}" if extension.refused else "", "bad"),
         " ".join(sorted(extension.handlers)),
         ", ".join(f"{grant.capability} of {grant.project}" for grant in extension.grants) or "nothing",
         extension.id,
         moment(extension.installed_at),
         extension.path,
     )
+
+
+def _state(extension: InstalledExtension) -> Span:
+    """What keeps it from being called, if anything does."""
+    if extension.state == "enabled" and extension.failure is not None:
+        return Span("failed", "bad")
+    if extension.state == "enabled" and extension.paused:
+        return Span("paused", "wait")
+    return Span(extension.state, STYLES[extension.state])
 
 
 # ------------------------------------------------------------------------------------------------------------ to steer

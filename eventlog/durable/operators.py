@@ -120,7 +120,6 @@ class OperatorCommands:
 
     async def _told(self, name: str, cleared: Cleared | None = None) -> Steered:
         found = await self._in_file.find(name)
-        inactive = None if self._running is None else self._running.failed.get(found.name)
         return Steered(
             extension=found.name,
             id=found.id,
@@ -131,5 +130,5 @@ class OperatorCommands:
             dead=found.dead,
             grants=found.grants,
             cleared=cleared,
-            inactive=inactive,
+            inactive=None if self._running is None else found.failure,
         )

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import msgspec
 
+from eventlog.durable.call import cut_text
 from eventlog.durable.envelope import LOG_TYPE_OF, DurableEventType
 from eventlog.durable.extension import JobReader, LoadedExtension, Storage, TurnReader, activate_extension
 from eventlog.durable.manifest import CAPABILITY_OF, Manifest, load_manifest
@@ -63,8 +64,6 @@ class RunningExtensions:
         self._deliveries = Deliveries(log.store)
         self._active: dict[int, LoadedExtension] = {}
         self._one_change = asyncio.Lock()  # else one would find active what another is about to stop
-        self.failed: dict[str, str] = {}
-        """Why an extension is not active, by its name."""
 
     # -- from start to stop -------------------------------------------------------------------------------------
 
@@ -187,15 +186,15 @@ class RunningExtensions:
                 storage=readers.storage,
             )
         except ActivationError as error:
-            self.failed[installed.name] = error.why
             logger.error("%s; its deliveries wait", error)
+            await self._extensions.activated(installed.key, cut_text(error.why))
             return
-        self.failed.pop(installed.name, None)
+        if installed.failure is not None:
+            await self._extensions.activated(installed.key, None)
         self._active[installed.key] = loaded
         self._worker.serve(installed.key, installed.name, loaded.handlers)
 
     async def _deactivate(self, installed: InstalledExtension, reason: str, grace_s: float = STOP_GRACE_S) -> None:
-        self.failed.pop(installed.name, None)
         try:
             await self._mounts.remove(installed.name)
         finally:

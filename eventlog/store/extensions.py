@@ -38,7 +38,10 @@ class Grant(msgspec.Struct, frozen=True):
 
 
 class InstalledExtension(msgspec.Struct, frozen=True):
-    """An extension as the file knows it. It `asks` for capabilities, and has `live` deliveries and `dead` letters."""
+    """An extension as the file knows it. It `asks` for capabilities, and has `live` deliveries and `dead` letters.
+
+    `refused` counts the events that are in its gaps; `failure` says why it could not be activated the last time.
+    """
 
     key: int
     name: str
@@ -52,6 +55,8 @@ class InstalledExtension(msgspec.Struct, frozen=True):
     installed_at: datetime
     live: int
     dead: int
+    refused: int
+    failure: str | None
     handlers: dict[str, str]
     asks: tuple[str, ...]
     grants: tuple[Grant, ...]
@@ -108,6 +113,10 @@ class Extensions:
         """Call it again."""
         return await self._store.write(set_paused, name, False)
 
+    async def activated(self, key: int, failure: str | None) -> None:
+        """Keep why it could not be activated, or that it was."""
+        await self._store.write(activated, key, failure)
+
     async def grant(self, name: str, project: str, capability: str | None = None) -> InstalledExtension:
         """Let it read a project from now on (R48); without a capability, all that its manifest asks for."""
         return await self._store.write(grant, name, project, capability, self._store.clock.now_us())
@@ -124,6 +133,7 @@ _SELECT = """
            (SELECT count(*) FROM delivery AS d INDEXED BY delivery_live
             WHERE d.extension = e.extension AND d.died_at IS NULL),
            (SELECT count(*) FROM delivery AS d WHERE d.extension = e.extension AND d.state = 'dead'),
+           (SELECT coalesce(sum(g.count), 0) FROM delivery_gap AS g WHERE g.extension = e.extension), failure,
            (SELECT json_group_array(json_extract(value, '$.capability')) FROM json_each(e.manifest, '$.permissions')
             WHERE json_extract(value, '$.scope') = 'project')
     FROM extension AS e
@@ -146,7 +156,8 @@ def find(connection: sqlite3.Connection, name: str) -> InstalledExtension:
 
 
 def _extension(connection: sqlite3.Connection, row: tuple[Any, ...]) -> InstalledExtension:
-    key, name, id, version, path, state, paused, generation, stopped_at, installed_at, live, dead, asks = row
+    key, name, id, version, path, state, paused, generation, stopped_at, installed_at, *counts, failure, asks = row
+    live, dead, refused = counts
     handlers = connection.execute("SELECT type, handler FROM subscription WHERE extension = ?", (key,)).fetchall()
     grants = connection.execute(
         "SELECT capability, project FROM extension_grant WHERE extension = ? ORDER BY project, capability", (key,)
@@ -164,6 +175,8 @@ def _extension(connection: sqlite3.Connection, row: tuple[Any, ...]) -> Installe
         installed_at=as_time(installed_at),
         live=live,
         dead=dead,
+        refused=refused,
+        failure=failure,
         handlers={_NAME_OF_TYPE[type_key]: handler for type_key, handler in handlers},
         asks=tuple(json.loads(asks)),
         grants=tuple(Grant(*each) for each in grants),
@@ -179,7 +192,7 @@ _INSERT = """
 _UPDATE = "UPDATE extension SET id = :id, version = :version, path = :path, manifest = :manifest WHERE name = :name"
 _START = "UPDATE extension SET state = 'enabled', stopped_at = NULL WHERE extension = ?"
 _STOP = """
-    UPDATE extension SET state = ?, stopped_at = coalesce(stopped_at, ?), generation = generation + 1
+    UPDATE extension SET state = ?, stopped_at = coalesce(stopped_at, ?), generation = generation + 1, failure = NULL
     WHERE extension = ? AND state <> 'uninstalled'
 """
 
@@ -237,6 +250,11 @@ def set_paused(connection: sqlite3.Connection, name: str, paused: bool) -> Insta
     found = _installed(connection, name)
     connection.execute("UPDATE extension SET paused = ? WHERE extension = ?", (paused, found.key))
     return find(connection, found.name)
+
+
+def activated(connection: sqlite3.Connection, key: int, failure: str | None) -> None:
+    """Keep why an extension could not be activated, or that it was."""
+    connection.execute("UPDATE extension SET failure = ? WHERE extension = ?", (failure, key))
 
 
 def grant(
