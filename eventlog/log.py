@@ -108,6 +108,7 @@ class EventLog:
         self._starting: tuple[Starting, ...] = ()
         self._waiters: Waiters = set()
         self.agents_served: set[str] = set()  # by the runtimes of this process
+        self.extensions_served: set[int] = set()  # by their keys
 
     # -- opening and closing ------------------------------------------------------------------------------------
 

@@ -158,6 +158,7 @@ class Runtime:
         left_behind = await recovery.look()  # before anything of it is taken up again
         await self._start_extensions(parts)
         await self._start_hooks(parts, found)
+        await parts.extensions.take_up(None if self._agent_dir is None else self._agent_dir / "agent")
         self._unsubscribe = self.log.on_recorded(self._recorded)
         taken_up = await parts.worker.start()
         parts.reminding.start()

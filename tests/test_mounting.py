@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from eventlog.control import ask
+from eventlog.control import ask, steer
 from eventlog.errors import DiscoveryError
 from eventlog.inspection import Inspection
 from eventlog.log import EventLog
@@ -149,3 +149,59 @@ async def test_enabling_what_is_enabled_mounts_nothing_twice(tmp_path: Path) -> 
         await complete_turn(log, "a", "t1")
         await runtime.settled()
         assert mirror.shown == ["t1"]
+
+
+# ------------------------------------------------------------------------------------------ installed from elsewhere
+
+
+async def test_an_extension_that_was_installed_from_elsewhere_is_served_by_the_next_runtime_too(tmp_path: Path) -> None:
+    """With its hooks, whether the server was told or the file was changed while none was up."""
+    mirror, recorder = Mirror(), Recorder()
+    HANDLERS["mirror"] = mirror
+    points = agent_with_a_mirror(tmp_path / "elsewhere").rename(tmp_path / "points")
+    HANDLERS["points"] = recorder
+    (tmp_path / "agent").mkdir()
+    path = tmp_path / "agent.db"
+    await steer(path, "extensions.install", path=str(points), grants=["p"])
+    for turn_id in ("t1", "t2"):
+        async with EventLog(path, clock=ManualClock()) as log, Runtime(log, tmp_path) as runtime:
+            await complete_turn(log, "a", turn_id)
+            await runtime.settled()
+            assert [hook.name for hook in runtime.hooks] == ["points__mirror"]
+    assert mirror.shown == recorder.turns == ["t1", "t2"]
+
+
+async def test_what_stands_in_another_agents_folder_is_left_to_its_own_runtime(tmp_path: Path) -> None:
+    async with mirrored(tmp_path) as (log, runtime, _):
+        (tmp_path / "other" / "agent").mkdir(parents=True)
+        async with Runtime(log, tmp_path / "other") as other:
+            assert runtime.extensions.is_active("points")
+            assert not other.extensions.is_active("points")
+
+
+async def test_one_extension_is_served_by_one_runtime_of_a_process(tmp_path: Path) -> None:
+    recorder = Recorder()
+    points = extension(tmp_path, "points", recorder)
+    async with EventLog(tmp_path / "agent.db", clock=ManualClock()) as log:
+        for name in ("one", "two"):
+            (tmp_path / name / "agent").mkdir(parents=True)
+        async with Runtime(log, tmp_path / "one") as one:
+            await one.extensions.install(points, ["p"])
+            async with Runtime(log, tmp_path / "two") as two:
+                assert not two.extensions.is_active("points")
+                await complete_turn(log, "a", "t1")
+                await one.settled()
+        async with Runtime(log, tmp_path / "two") as two:
+            assert two.extensions.is_active("points")
+    assert recorder.turns == ["t1"]
+
+
+async def test_an_extension_whose_folder_has_gone_is_told_to_have_failed(tmp_path: Path) -> None:
+    async with mirrored(tmp_path) as (log, _, _):
+        await complete_turn(log, "a", "t1")
+    (tmp_path / "agent" / "extensions" / "points").rename(tmp_path / "gone")
+    async with EventLog(tmp_path / "agent.db", clock=ManualClock()) as log, Runtime(log, tmp_path) as runtime:
+        (installed,) = await runtime.extensions.list()
+        assert installed.failure is not None
+        assert "there is no points in" in installed.failure
+        assert installed.live == 1  # and waits for it

@@ -15,7 +15,7 @@ from eventlog.durable.envelope import LOG_TYPE_OF, DurableEventType
 from eventlog.durable.extension import JobReader, LoadedExtension, Storage, TurnReader, activate_extension
 from eventlog.durable.manifest import CAPABILITY_OF, Manifest, load_manifest
 from eventlog.durable.worker import STOP_GRACE_S, Worker
-from eventlog.errors import ActivationError
+from eventlog.errors import ActivationError, DiscoveryError, ManifestError
 from eventlog.log import EventLog
 from eventlog.store.deliveries import Deliveries, Delivery, DeliveryGap
 from eventlog.store.extensions import Cleared, Extensions, Installation, InstalledExtension
@@ -63,6 +63,7 @@ class RunningExtensions:
         self._extensions = Extensions(log.store)
         self._deliveries = Deliveries(log.store)
         self._active: dict[int, LoadedExtension] = {}
+        self._taken_in: set[str] = set()  # at the start
         self._one_change = asyncio.Lock()  # else one would find active what another is about to stop
 
     # -- from start to stop -------------------------------------------------------------------------------------
@@ -71,14 +72,31 @@ class RunningExtensions:
         """Install what stands in a folder of the agent, and activate it where it is enabled; raises ManifestError."""
         installation, manifest = read_folder(folder)
         installed = await self._extensions.install(installation, projects)
+        self._taken_in.add(installed.name)
         if installed.state == "enabled":
             _say_what_is_not_granted(installed, projects)
             await self._activate(installed, manifest)
         return installed
 
+    async def take_up(self, agent_folder: Path | None) -> None:
+        """Activate what operators installed from elsewhere; what stands in an agent's folder is for its own runtime.
+
+        One whose folder is not there any more, or is no extension, stays installed, and its deliveries wait.
+        """
+        for installed in await self._extensions.all():
+            is_left = installed.state == "enabled" and installed.name not in self._taken_in
+            if is_left and _is_served_with(agent_folder, Path(installed.path)):
+                try:
+                    mount = self._mounts.find(installed.name, Path(installed.path))
+                    await self.take_in(Path(installed.path), ())
+                    await mount()
+                except (ManifestError, DiscoveryError) as error:
+                    await self._failed(installed, str(error))
+
     async def stop(self) -> None:
         """Deactivate all of them; the worker was stopped before."""
         for key in list(self._active):
+            self._log.extensions_served.discard(key)
             await self._active.pop(key).deactivate()
 
     # -- what operators do --------------------------------------------------------------------------------------
@@ -175,6 +193,9 @@ class RunningExtensions:
     # -- activation ---------------------------------------------------------------------------------------------
 
     async def _activate(self, installed: InstalledExtension, manifest: Manifest) -> None:
+        if installed.key in self._log.extensions_served:
+            logger.warning('extension "%s" is served by another runtime of this process already', installed.name)
+            return
         readers = self._readers_for(installed)
         try:
             loaded = await activate_extension(
@@ -186,13 +207,17 @@ class RunningExtensions:
                 storage=readers.storage,
             )
         except ActivationError as error:
-            logger.error("%s; its deliveries wait", error)
-            await self._extensions.activated(installed.key, cut_text(error.why))
+            await self._failed(installed, error.why)
             return
         if installed.failure is not None:
             await self._extensions.activated(installed.key, None)
         self._active[installed.key] = loaded
+        self._log.extensions_served.add(installed.key)
         self._worker.serve(installed.key, installed.name, loaded.handlers)
+
+    async def _failed(self, installed: InstalledExtension, why: str) -> None:
+        logger.error('extension "%s" is not active: %s; its deliveries wait', installed.name, why)
+        await self._extensions.activated(installed.key, cut_text(why))
 
     async def _deactivate(self, installed: InstalledExtension, reason: str, grace_s: float = STOP_GRACE_S) -> None:
         try:
@@ -201,6 +226,7 @@ class RunningExtensions:
             await self._worker.withdraw(installed.key, reason, grace_s)
             loaded = self._active.pop(installed.key, None)
             if loaded is not None:
+                self._log.extensions_served.discard(installed.key)
                 await loaded.deactivate()
 
 
@@ -220,6 +246,13 @@ def _say_what_is_not_granted(installed: InstalledExtension, projects: Sequence[s
             "`eventlog extensions grant`",
             installed.name, installed.name,
         )  # fmt: skip
+
+
+def _is_served_with(agent_folder: Path | None, folder: Path) -> bool:
+    """Whether an extension's folder stands in this agent's, or in no agent's."""
+    if folder.parts[-3:-1] != ("agent", "extensions"):
+        return True
+    return agent_folder is not None and folder.parents[1] == agent_folder.absolute()
 
 
 def extension_folders(agent_folder: Path) -> list[Path]:
