@@ -215,6 +215,14 @@ def test_dead_letters_are_retried_and_discarded_on_a_running_server(path: Path, 
         assert code == 1
 
 
+def test_an_empty_project_is_not_granted(path: Path, tmp_path: Path) -> None:
+    acme = Acme(tmp_path)
+    good("extensions", "install", acme.folder, "--db", path)
+    for words in (["grant", "acme", ""], ["install", acme.folder, "--grant", ""]):
+        code, told = refused(run("extensions", *words, "--db", path))
+        assert (code, told) == (2, "project: has 0 characters; 1 to 256 are allowed")
+
+
 def test_what_does_not_come_to_life_is_told_and_what_is_no_extension_changes_nothing(
     path: Path, tmp_path: Path
 ) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from eventlog.errors import InvalidName
+from eventlog.errors import InvalidEvent, InvalidName
 from eventlog.log import EventLog
 from eventlog.store import attempts, buried, extensions
 from eventlog.store.attempts import Acked, Attempt, CutShort, Failed, Want
@@ -431,6 +431,17 @@ def test_r45_revoking_one_capability_leaves_the_other(queue: Queue) -> None:
     _, job = queue.record("a"), queue.record("b", type=11)
     assert extensions.revoke(queue.connection, "acme", "p", "conversations.turns.read") == Cleared(live=1, dead=0)
     assert queue.positions() == [job]
+
+
+@pytest.mark.parametrize("project", ["", "p" * 257, "a\nb"])
+def test_what_no_session_can_have_as_its_project_is_not_granted(queue: Queue, project: str) -> None:
+    queue.install()
+    with pytest.raises(InvalidEvent, match="project"):
+        extensions.grant(queue.connection, "acme", project, None, NOW)
+    with pytest.raises(InvalidEvent, match="project"):
+        extensions.install(queue.connection, installation("other"), [project], False, NOW)
+    with pytest.raises(InvalidName, match="a list of projects"):
+        extensions.install(queue.connection, installation("other"), "default", False, NOW)
 
 
 def test_r46_r48_disabling_clears_and_enabling_backfills_nothing(queue: Queue) -> None:

@@ -78,3 +78,45 @@ async def test_r13_a_job_is_found_although_another_project_has_one_of_the_same_i
         await it.extensions.revoke("acme", "p")
         with pytest.raises(InvalidName, match="nightly"):
             await jobs.get("nightly")
+
+
+async def test_a_handler_that_appends_what_it_is_called_for_is_not_called_for_that_if_it_knows_it_again(
+    tmp_path: Path,
+) -> None:
+    """As `docs/extensions.md` advises; its second delivery appends nothing either."""
+    async with bench(tmp_path) as it:
+
+        async def follow_up(event: Any, context: HookCallContext) -> None:
+            if not event.turn_id.startswith("followup-"):
+                turn_id = f"followup-{event.event_id}"
+                await it.log.append("a", "turn.completed", {}, turn_id=turn_id, key=event.event_id)
+                if len(handler.events) == 1:
+                    raise RuntimeError("after the append")
+
+        handler = Recorder(always=follow_up)
+        await it.install(handler=handler)
+        event = await it.turn("a", "t1")
+        await it.worker.idle()
+        await it.pass_time(6)
+        assert handler.turns == ["t1", "t1", f"followup-{event.id}"]
+        assert it.log.head == event.position + 1
+
+
+async def test_a_loop_of_a_handler_and_what_it_appends_goes_one_by_one_and_ends_when_it_is_paused(
+    tmp_path: Path,
+) -> None:
+    async with bench(tmp_path) as it:
+        most: list[int] = []
+
+        async def loop(event: Any, context: HookCallContext) -> None:
+            await it.log.append("a", "turn.completed", {}, turn_id=f"{event.turn_id}+")
+            most.append(len(await it.live()))
+            if len(most) == 50:
+                await it.extensions.pause("acme")
+
+        await it.install(handler=Recorder(always=loop))
+        await it.turn("a", "t")
+        await it.worker.idle()
+        assert max(most) == 2  # the one that is called, and what it appended
+        assert len(most) == 50
+        assert [row.state for row in await it.live()] == ["pending"]

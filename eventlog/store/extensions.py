@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from eventlog.encoding import check_id
 from eventlog.errors import InvalidName
 from eventlog.events import TYPE_KEYS
 from eventlog.store.events import as_time, last_position
@@ -118,7 +119,10 @@ class Extensions:
         await self._store.write(activated, key, failure)
 
     async def grant(self, name: str, project: str, capability: str | None = None) -> InstalledExtension:
-        """Let it read a project from now on (R48); without a capability, all that its manifest asks for."""
+        """Let it read a project from now on (R48); without a capability, all that its manifest asks for.
+
+        InvalidEvent for a project that no session can have.
+        """
         return await self._store.write(grant, name, project, capability, self._store.clock.now_us())
 
     async def revoke(self, name: str, project: str, capability: str | None = None) -> Cleared:
@@ -201,6 +205,8 @@ def install(
     connection: sqlite3.Connection, it: Installation, projects: Sequence[str], by_operator: bool, now_us: int
 ) -> InstalledExtension:
     """Make or renew the row of an extension; a new one, and one that an operator installs again, starts at the head."""
+    if isinstance(projects, str):  # a sequence too, of letters
+        raise InvalidName("grants", projects, "give a list of projects")
     _refuse_taken_id(connection, it)
     row = connection.execute("SELECT state FROM extension WHERE name = ?", (it.name,)).fetchone()
     state = None if row is None else row[0]
@@ -310,6 +316,7 @@ def _subscribe(connection: sqlite3.Connection, key: int, handlers: Mapping[str, 
 
 
 def _grant(connection: sqlite3.Connection, key: int, project: str, capabilities: Sequence[str], now_us: int) -> None:
+    check_id("project", project)
     connection.executemany(
         "INSERT OR IGNORE INTO extension_grant (extension, capability, project, granted_at) VALUES (?, ?, ?, ?)",
         [(key, capability, project, now_us) for capability in capabilities],
