@@ -299,6 +299,18 @@ CREATE TABLE delivery (
     CHECK ((state = 'delivering') = (request_id IS NOT NULL))
 ) STRICT, WITHOUT ROWID;
 
+-- The owner that meets one of these stops to write: what it has in mind is not what the file holds.
+CREATE TRIGGER delivery_is_made_once BEFORE INSERT ON delivery
+WHEN NEW.position < (SELECT max(position) FROM log)
+BEGIN
+    SELECT RAISE(ABORT, 'broken: a delivery is made with its event and never again');
+END;
+CREATE TRIGGER generation_only_rises BEFORE UPDATE OF generation ON extension
+WHEN NEW.generation < OLD.generation
+BEGIN
+    SELECT RAISE(ABORT, 'broken: the generation of an extension only rises');
+END;
+
 CREATE INDEX delivery_lane ON delivery (extension, session, position) WHERE state <> 'dead';
 CREATE INDEX delivery_due ON delivery (extension, due_at) WHERE state = 'pending';
 CREATE INDEX delivery_live ON delivery (extension, position, died_at) WHERE died_at IS NULL;  -- covers a count of them

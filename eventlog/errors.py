@@ -7,7 +7,7 @@
     ├── CorruptEvent, CursorExpired, VersionUnavailable   what you ask for cannot be given
     ├── LogClosed, ReadOnlyLog, ForkedProcess             this object cannot be used (so, or any more)
     ├── LogInUse, NotALog, LogShortened, NetworkFileSystem  the file cannot be opened
-    │   └── UnsupportedSchema                             (a NotALog)
+    │   └── UnsupportedSchema, OwnershipLost              (a NotALog; a LogInUse, of an owner)
     ├── OwnerUnreachable, NotServed, InvalidRequest       the log's owner could not be asked, or refused
     ├── OutcomeUnknown, StorageFull, DamagedFile, StoreError  the disk or SQLite let us down
     ├── BrokenInvariant                                   we let you down; nothing more is written
@@ -201,8 +201,22 @@ class LogInUse(EventLogError):
 
     def __init__(self, path: str | PathLike[str], pid: int | None) -> None:
         self.path, self.pid = fspath(path), pid
-        owner = "another process" if pid is None else f"process {pid}"
-        super().__init__(f"{self.path} is in use by {owner}; stop it, wait with wait_for_owner_s, or open read_only")
+        super().__init__(
+            f"{self.path} is in use by {self._owner}; stop it, wait with wait_for_owner_s, or open read_only"
+        )
+
+    @property
+    def _owner(self) -> str:
+        return "another process" if self.pid is None else f"process {self.pid}"
+
+
+class OwnershipLost(LogInUse):
+    """The lock file of this owner was removed or replaced, so that another process may write; this one does not."""
+
+    def __init__(self, path: str | PathLike[str], pid: int | None) -> None:
+        super().__init__(path, pid)
+        why = f"its lock file was removed or replaced while this process held it, and {self._owner} may write it now"
+        self.args = (f"{self.path}: {why}; nothing more is written here, close this log",)
 
 
 class NotALog(EventLogError):

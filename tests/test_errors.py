@@ -32,6 +32,7 @@ EXAMPLES: list[EventLogError] = [
     errors.NotALog("agent.db", "it is a text file"),
     errors.UnsupportedSchema("agent.db", found=9, supported=1),
     errors.LogShortened("agent.db", proven=20, found=10),
+    errors.OwnershipLost("agent.db", 4711),
     errors.NetworkFileSystem("agent.db", "nfs4"),
     errors.OwnerUnreachable("agent.db", 4711, "its socket is dead"),
     errors.OwnerUnreachable("agent.db", None, "no process owns it"),

@@ -25,6 +25,7 @@ from eventlog.errors import (
     LogShortened,
     ManifestError,
     NotALog,
+    OwnershipLost,
     SessionNotFound,
     UnsupportedSchema,
     shown,
@@ -91,7 +92,7 @@ def explained(error: Exception) -> tuple[Code, str]:
 def _message(error: Exception) -> str:
     if isinstance(error, SessionNotFound):
         return f"no session {shown(error.session_id)}; `eventlog sessions` lists them"
-    if isinstance(error, LogInUse):
+    if isinstance(error, LogInUse) and not isinstance(error, OwnershipLost):
         owner = "another process" if error.pid is None else f"process {error.pid}"
         return f"{error.path} is in use by {owner}; do this in that process, or stop it and try again"
     if isinstance(error, LogShortened):

@@ -17,7 +17,7 @@ from eventlog.durable.extension import BoundCallback
 from eventlog.durable.loading import describe
 from eventlog.durable.policy import DeliveryPolicy, judge
 from eventlog.durable.threads import Threads
-from eventlog.errors import LogClosed, escaped, shown
+from eventlog.errors import BrokenInvariant, LogClosed, OwnershipLost, escaped, shown
 from eventlog.events import Event
 from eventlog.log import EventLog
 from eventlog.store.attempts import Attempt, CutShort, Ended, Failed, Want
@@ -164,13 +164,15 @@ class Worker:
                 await self._until_woken()
         except LogClosed:
             logger.warning("the log was closed before its deliveries were stopped")
+        except (BrokenInvariant, OwnershipLost) as error:
+            logger.critical("nothing is delivered any more: %s", error)
         finally:
             self._quiet.set()
 
     async def _run_once_whatever_happens(self) -> None:
         try:
             await self.run_once()
-        except LogClosed:
+        except (LogClosed, BrokenInvariant, OwnershipLost):
             raise
         except Exception:
             logger.exception("deliveries wait: the queue could not be read or written")

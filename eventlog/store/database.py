@@ -42,6 +42,9 @@ WRITER_PRAGMAS = (
 READER_PRAGMAS = ("query_only = ON", "temp_store = MEMORY", "cache_size = -16384")
 
 
+BROKEN = "broken: "  # begins what a trigger says that guards a rule of the log itself
+
+
 class Outcome(asyncio.Future[T]):
     """A future that is settled by the store alone.
 
@@ -244,6 +247,8 @@ def map_error(error: BaseException, path: Path) -> BaseException:
 
 
 def _map_by_name(name: str, text: str, path: str) -> EventLogError:
+    if name.startswith("SQLITE_CONSTRAINT") and ("log.position" in text or text.startswith(BROKEN)):
+        return BrokenInvariant(text.removeprefix(BROKEN))
     if name.startswith("SQLITE_FULL"):
         return StorageFull(text)
     if name.startswith("SQLITE_IOERR"):

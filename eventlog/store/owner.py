@@ -11,12 +11,12 @@ import struct
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
-from eventlog.errors import ForkedProcess, LogInUse, NetworkFileSystem, NotALog
+from eventlog.errors import ForkedProcess, LogInUse, NetworkFileSystem, NotALog, OwnershipLost
 
 SQLITE_MAGIC = b"SQLite format 3\x00"
 APPLICATION_ID = 0x45564C47  # "EVLG"; stands at byte 68 of the file
@@ -84,6 +84,18 @@ class Lock:
         """Raise ForkedProcess in a child that was forked while the lock was held."""
         if self.forked:
             raise ForkedProcess()
+
+    def check_held(self) -> None:
+        """Raise OwnershipLost when the lock's path is another file than the one that is locked, or none.
+
+        Whoever removed it let another process become an owner beside this one.
+        """
+        if self._descriptor is None:
+            return
+        with suppress(OSError):
+            if os.path.samestat(self.path.stat(), os.fstat(self._descriptor)):
+                return
+        raise OwnershipLost(self._database, owner_of(self._database))
 
     def on_fork(self, close: Callable[[], None]) -> None:
         """Call this in a forked child: descriptors that would keep a dead owner's socket alive are closed there."""

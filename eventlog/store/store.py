@@ -37,6 +37,7 @@ from eventlog.store.owner import (
     refuse_network_file_system,
 )
 from eventlog.store.reading import Reading
+from eventlog.store.standing import Standing
 from eventlog.store.wal import WalFile
 from eventlog.store.writer import Landed, Writer
 
@@ -82,6 +83,7 @@ class Store:
         self._slice_rows = slice_rows
         self._schema = made_of or schema.installed()
         self._lock = Lock(self.path)
+        self._standing = Standing(self.path, self._lock)
         self._head_file = HeadFile(self.path, at_commit=durability == "full")
         self._wal_file = WalFile(self.path)
         self._index = SessionIndex(self.events, slice_rows)
@@ -138,7 +140,9 @@ class Store:
         synchronous = f"synchronous = {SYNCHRONOUS[self.durability]}"
         self._writing = await Database(self.path, read_only=False, pragmas=(*WRITER_PRAGMAS, synchronous)).open()
         await self._writing.unit(self._take_over)
-        self._writer = Writer(self._writing, self.events, self._index, self._head_file, self._wal_file, landed)
+        self._writer = Writer(
+            self._writing, self._standing, self.events, self._index, self._head_file, self._wal_file, landed
+        )
 
     def _take_over(self, connection: sqlite3.Connection) -> None:
         now_us = self.clock.now_us()
@@ -281,7 +285,8 @@ class Store:
         if self._writer is not None and self._writing is not None:
             await self._writer.close()
             self._writer = None
-            await self._settle_file(self._writing)
+            if self._standing.is_good():
+                await self._settle_file(self._writing)
         if self._wal_file.is_cut and self._reader is not None:
             _kept_open.append(self._reader)  # or SQLite would checkpoint when the last connection is closed
             self._reader = None

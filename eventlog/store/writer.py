@@ -16,11 +16,12 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from eventlog.errors import DamagedFile, LogClosed, OutcomeUnknown
 from eventlog.events import Event
-from eventlog.store.database import Checkpoint, Database, Outcome, checkpoint, empty_wal, map_error, tell
+from eventlog.store.database import Checkpoint, Database, Outcome, checkpoint, empty_wal, tell
 from eventlog.store.drafting import Append, Base, Draft
 from eventlog.store.events import Events
 from eventlog.store.index import SessionIndex
 from eventlog.store.owner import HeadFile
+from eventlog.store.standing import Standing, own_copy
 from eventlog.store.wal import WalFile
 
 GROUP_ROWS = 128
@@ -73,6 +74,7 @@ class Writer:
     def __init__(
         self,
         database: Database,
+        standing: Standing,
         events: Events,
         index: SessionIndex,
         head_file: HeadFile,
@@ -80,6 +82,7 @@ class Writer:
         landed: Landed,
     ) -> None:
         self._database = database
+        self._standing = standing
         self._events = events
         self._index = index
         self._head_file = head_file
@@ -239,7 +242,7 @@ class Writer:
         self._send_next()
         if error is not None:
             for append in group:
-                append.error = _own_copy(error)
+                append.error = own_copy(error)
         for append in group:
             append.is_settled = True
             if not append.landed.done():  # its caller may have been cancelled
@@ -281,6 +284,7 @@ class Writer:
         error: BaseException | None = None
         changes = 0
         try:
+            self._standing.check()
             if self._damaged:
                 connection = self.take_up_again()
             self._wal_file.check()
@@ -288,7 +292,7 @@ class Writer:
             recorded = self._events.commit(connection, group, draft)
             self._head_file.committed(self._events.position)
         except BaseException as caught:  # the callers have to hear of it, whatever it was
-            error = map_error(caught, self._database.path)
+            error = self._standing.met(caught)
             self._damaged = self._damaged or isinstance(error, OutcomeUnknown)
             if self._damaged:
                 log.error("a commit failed, its outcome is unknown, the file is opened again: %s", error)
@@ -304,14 +308,16 @@ class Writer:
     def run_beside(self, connection: sqlite3.Connection, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run other work on the thread, between two groups and by the same rule: an I/O error opens the file again."""
         try:
+            self._standing.check()
             if self._damaged:
                 connection = self.take_up_again()
             self._wal_file.check()
             changes = connection.total_changes
             result = work(connection)
         except BaseException as caught:
-            self._damaged = self._damaged or isinstance(map_error(caught, self._database.path), OutcomeUnknown)
-            raise
+            error = self._standing.met(caught)
+            self._damaged = self._damaged or isinstance(error, OutcomeUnknown)
+            raise error from error.__cause__
         changes = self._database.total_changes - changes  # below 0 if the work opened the file again
         if changes > 0:
             self._count_pages(changes)
@@ -344,6 +350,8 @@ class Writer:
             log.warning("a chore of the writer failed and will be tried again: %s", error)
 
     def _checkpoint(self, connection: sqlite3.Connection) -> None:
+        if not self._standing.is_good():
+            return
         self._wal_file.check()
         self._checkpointed(checkpoint(connection))
         if self.wal_pages > TRUNCATE_PAGES:
@@ -365,16 +373,3 @@ class Writer:
                 self._checkpoint(connection)
         except (sqlite3.Error, DamagedFile) as error:
             log.warning("a checkpoint failed and will be tried again: %s", error)
-
-
-def _own_copy(error: BaseException) -> BaseException:
-    """An error of its own for each caller: a traceback that several tasks append to grows without end."""
-    copy: BaseException
-    try:
-        copy = error.__class__.__new__(error.__class__, *error.args)
-        copy.args = error.args
-        copy.__dict__.update(error.__dict__)
-    except TypeError:
-        return error
-    copy.__cause__ = error.__cause__
-    return copy
