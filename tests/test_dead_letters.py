@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 from pathlib import Path
 
 import pytest
@@ -9,9 +11,13 @@ import pytest
 from eventlog.durable import Reject
 from eventlog.durable.dead_letters import DeadLetters, parse_event_id
 from eventlog.errors import InvalidName
+from eventlog.events import NewEvent
 from eventlog.log import EventLog
-from eventlog.store.buried import RETRIES_PER_COMMIT, Filter, retry_chunk
-from tests.extension_kit import DAY_S, Bench, Recorder, bench, hang
+from eventlog.store.buried import RETRIES_PER_COMMIT, Filter, Retried, retry_chunk
+from eventlog.store.deliveries import Deliveries
+from eventlog.store.extensions import Extensions
+from tests import victims
+from tests.extension_kit import DAY_S, Bench, Recorder, bench, hang, installation
 
 NO = Reject("no")
 
@@ -173,3 +179,43 @@ async def test_an_id_of_another_era_is_another_event(tmp_path: Path) -> None:
 async def test_what_is_no_event_id_is_refused(text: str) -> None:
     with pytest.raises(InvalidName, match="<era>:<position>"):
         parse_event_id(text)
+
+
+async def bury_thousands(path: Path, count: int) -> None:
+    """Let so many turns be dead letters, of ten conversations."""
+    async with EventLog(path) as log:
+        await log.store.write(lambda c: c.execute("UPDATE policy SET capacity = 100000"))
+        await Extensions(log.store).install(installation("acme"), ["p"])
+        for number in range(10):
+            session = await log.start_session(f"s{number}", project="p")
+            await session.append_many(
+                [NewEvent("turn.completed", {}, turn_id=f"t{turn}") for turn in range(count // 10)]
+            )
+        buried = "UPDATE delivery SET state = 'dead', reason = 'exhausted', attempts = 6, died_at = recorded_at"
+        assert await log.store.write(lambda c: c.execute(buried).rowcount) == count
+
+
+async def retry_all(path: Path) -> None:
+    async with EventLog(path) as log:
+        await DeadLetters(log).retry()
+
+
+async def test_of_ten_thousand_letters_a_kill_half_way_leaves_each_dead_or_due_and_the_rest_can_be_retried(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "agent.db"
+    await bury_thousands(path, 10_000)
+    async with EventLog(path, read_only=True) as reader:
+        process = victims.start(retry_all, path)
+        while not (due := (await Extensions(reader.store).find("acme")).live):
+            await asyncio.sleep(0)
+        process.kill()
+        assert await victims.ended(process) == -signal.SIGKILL
+    async with EventLog(path) as log:
+        found = await Extensions(log.store).find("acme")
+        assert due <= found.live < 10_000, "it was killed too late"
+        assert (found.live % RETRIES_PER_COMMIT, found.live + found.dead) == (0, 10_000)
+        last_due = max(each.position for each in await Deliveries(log.store).live())
+        assert all(each.position > last_due for each in await DeadLetters(log).list())
+        assert await DeadLetters(log).retry() == Retried(found.dead, {})
+        assert (await log.check()).ok

@@ -188,7 +188,8 @@ PLANS: dict[str, tuple[str, set[str]]] = {
     "sweep: next expiry": (attempts._NEXT_EXPIRY, {"SEARCH delivery delivery_age"}),
     "sweep: purge": (buried._PURGE, {"SEARCH delivery delivery_dead"}),
     "sweep: given back": (attempts._GIVE_BACK, {"SEARCH delivery delivery_live"}),
-    "retry": (buried._RETRY, {*BY_KEY, "SEARCH live delivery_live", "SEARCH extension INTEGER"}),
+    "retry": (buried._RETRY, {*BY_KEY, "SEARCH extension INTEGER"}),
+    "retry: room": (buried._ROOM, {"SEARCH delivery delivery_live"}),
     # Of that index, which holds what is live and nothing else: a capacity for each extension at most.
     "start: attempts of the dead": (attempts._CRASHED, {"SCAN delivery delivery_live"}),
     "start: take up": (attempts._TAKE_UP, {"SCAN delivery delivery_live"}),

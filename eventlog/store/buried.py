@@ -172,8 +172,10 @@ _RETRY = """
     SET state = 'pending', spent = attempts, due_at = ?, reason = NULL, died_at = NULL,
         generation = (SELECT generation FROM extension WHERE extension = delivery.extension)
     WHERE extension = ? AND position = ? AND state = 'dead'
-      AND (SELECT count(*) FROM delivery AS live INDEXED BY delivery_live
-           WHERE live.extension = delivery.extension AND live.died_at IS NULL) < (SELECT capacity FROM policy)
+"""
+_ROOM = """
+    SELECT (SELECT capacity FROM policy) - count(*) FROM delivery INDEXED BY delivery_live
+    WHERE extension = ? AND died_at IS NULL
 """
 _DISCARD = f"""
     DELETE FROM delivery
@@ -200,9 +202,12 @@ def retry_chunk(connection: sqlite3.Connection, which: Filter, after: DeliveryKe
         "limit": RETRIES_PER_COMMIT,
     }
     rows: list[tuple[int, int, Refusal | None]] = connection.execute(_CANDIDATES, parameters).fetchall()
+    rooms = {extension: connection.execute(_ROOM, (extension,)).fetchone()[0] for extension in {row[0] for row in rows}}
     retried, refused = 0, dict[Refusal, int]()
     for extension, position, why in rows:
-        if why is None and connection.execute(_RETRY, (now_us, extension, position)).rowcount:
+        if why is None and rooms[extension] > 0:
+            connection.execute(_RETRY, (now_us, extension, position))
+            rooms[extension] -= 1
             retried += 1
         else:
             refused[why or "full"] = refused.get(why or "full", 0) + 1
