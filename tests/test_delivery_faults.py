@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import resource
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,6 +15,7 @@ from eventlog.durable import DeliveryPolicy, HookCallContext
 from eventlog.durable.readers import GrantedJobs
 from eventlog.durable.worker import Worker
 from eventlog.errors import InvalidName
+from tests import victims
 from tests.extension_kit import JOB, TURN, Bench, Recorder, bench, hang, start
 
 
@@ -120,3 +123,48 @@ async def test_a_loop_of_a_handler_and_what_it_appends_goes_one_by_one_and_ends_
         assert max(most) == 2  # the one that is called, and what it appended
         assert len(most) == 50
         assert [row.state for row in await it.live()] == ["pending"]
+
+
+class Told(logging.Handler):
+    """Sets an event when it is told that deliveries wait for the disk."""
+
+    def __init__(self, event: asyncio.Event) -> None:
+        super().__init__()
+        self._event = event
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "deliveries wait" in record.getMessage():
+            self._event.set()
+
+
+async def with_no_room_to_settle(folder: Path) -> None:
+    """In a process of its own, since the limit is on every file of a process."""
+    async with bench(folder) as it:
+        gate, told = asyncio.Event(), asyncio.Event()
+        logging.getLogger("eventlog.durable").addHandler(Told(told))
+
+        async def wait(event: Any, context: HookCallContext) -> None:
+            await gate.wait()
+
+        handler = Recorder(always=wait)
+        await it.install(handler=handler)
+        for number in range(20):
+            await it.turn(f"s{number}", "t1")
+        while len(handler.events) < 16:
+            await asyncio.sleep(0)
+        wal_bytes = Path(f"{it.log.path}-wal").stat().st_size
+        resource.setrlimit(resource.RLIMIT_FSIZE, (wal_bytes, resource.RLIM_INFINITY))
+        gate.set()
+        waiting = asyncio.create_task(it.worker.idle())
+        await told.wait()
+        assert [row.state for row in await it.live()].count("delivering") == 16
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        it.clock.advance(1)
+        await waiting
+        assert await it.live() == []
+        assert len(handler.events) == 20, "what had returned was called again"
+        assert (await it.log.check()).ok
+
+
+async def test_acks_that_the_disk_has_no_room_for_are_kept_and_stored_when_it_has(tmp_path: Path) -> None:
+    assert await victims.ended(victims.start(with_no_room_to_settle, tmp_path)) == 0

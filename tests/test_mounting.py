@@ -16,7 +16,7 @@ from eventlog.inspection import Inspection
 from eventlog.log import EventLog
 from eventlog.runtime import Runtime
 from eventlog.testing import ManualClock
-from tests.extension_kit import Recorder, complete_turn
+from tests.extension_kit import Recorder, complete_turn, hang
 from tests.steering_kit import HANDLERS, extension
 
 MIRROR = """
@@ -51,9 +51,10 @@ def agent_with_a_mirror(folder: Path) -> Path:
 
 
 @asynccontextmanager
-async def mirrored(folder: Path) -> AsyncIterator[tuple[EventLog, Runtime, Mirror]]:
+async def mirrored(folder: Path, handler: Recorder | None = None) -> AsyncIterator[tuple[EventLog, Runtime, Mirror]]:
     mirror = HANDLERS["mirror"] = Mirror()
     agent_with_a_mirror(folder)
+    HANDLERS["points"] = handler or Recorder()
     async with (
         EventLog(folder / "agent.db", clock=ManualClock()) as log,
         Runtime(log, folder, grants={"points": ["p"]}) as runtime,
@@ -149,6 +150,25 @@ async def test_enabling_what_is_enabled_mounts_nothing_twice(tmp_path: Path) -> 
         await complete_turn(log, "a", "t1")
         await runtime.settled()
         assert mirror.shown == ["t1"]
+
+
+@pytest.mark.parametrize("turns", range(1, 24))
+async def test_a_change_whose_caller_is_cancelled_is_made_wholly_all_the_same(tmp_path: Path, turns: int) -> None:
+    """In the process as in the file: its calls end, and so do its hooks."""
+    recorder = Recorder(always=hang)
+    async with mirrored(tmp_path, recorder) as (log, runtime, _):
+        await complete_turn(log, "a", "t1")
+        await recorder.started.wait()
+        disabling = asyncio.create_task(runtime.extensions.disable("points"))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        disabling.cancel()
+        await asyncio.gather(disabling, return_exceptions=True)
+        while runtime.extensions.is_active("points"):
+            await asyncio.sleep(0.001)
+        (installed,) = await runtime.extensions.list()
+        assert (installed.state, installed.live, runtime.hooks) == ("disabled", 0, [])
+        assert recorder.contexts[0].signal.reason == "disabled"
 
 
 # ------------------------------------------------------------------------------------------ installed from elsewhere

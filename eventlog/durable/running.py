@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Protocol
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
@@ -20,9 +21,22 @@ from eventlog.log import EventLog
 from eventlog.store.deliveries import Deliveries, Delivery, DeliveryGap
 from eventlog.store.extensions import Cleared, Extensions, Installation, InstalledExtension
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 MANIFEST_NAME = "extension.json"
 
 logger = logging.getLogger("eventlog.durable")
+
+
+def _to_its_end(change: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Let a change go on when its caller is cancelled: what was committed has to be followed in the process too."""
+
+    @wraps(change)
+    async def whole(*args: P.args, **kwargs: P.kwargs) -> T:
+        return await asyncio.shield(asyncio.ensure_future(change(*args, **kwargs)))
+
+    return whole
 
 
 class Readers(msgspec.Struct, frozen=True):
@@ -49,8 +63,8 @@ class RunningExtensions:
     """The extensions of one runtime. Each is named by its folder or its manifest id; InvalidName if it is unknown.
 
     What an operator says is committed first, then followed here: calls are aborted, the extension is stopped or
-    activated, and with it the observe hooks that it mounts. One that cannot be activated stays installed, and its
-    deliveries wait for it.
+    activated, and with it the observe hooks that it mounts; a caller who is cancelled changes nothing of that. One that
+    cannot be activated stays installed, and its deliveries wait for it.
     """
 
     def __init__(
@@ -94,13 +108,15 @@ class RunningExtensions:
                     await self._failed(installed, str(error))
 
     async def stop(self) -> None:
-        """Deactivate all of them; the worker was stopped before."""
-        for key in list(self._active):
-            self._log.extensions_served.discard(key)
-            await self._active.pop(key).deactivate()
+        """Deactivate all of them, behind a change that is being made; the worker was stopped before."""
+        async with self._one_change:
+            for key in list(self._active):
+                self._log.extensions_served.discard(key)
+                await self._active.pop(key).deactivate()
 
     # -- what operators do --------------------------------------------------------------------------------------
 
+    @_to_its_end
     async def install(self, path: str | Path, grants: Sequence[str] = ()) -> InstalledExtension:
         """Install an extension's folder, or renew it, and grant it projects; a new one begins at the head of the log.
 
@@ -117,6 +133,7 @@ class RunningExtensions:
                 await mount()
         return installed
 
+    @_to_its_end
     async def uninstall(self, name: str) -> Cleared:
         """Stop it for good, take back its grants and clear what it was owed; running calls are aborted (R47)."""
         async with self._one_change:
@@ -125,6 +142,7 @@ class RunningExtensions:
             await self._deactivate(installed, "uninstalled", grace_s=0)
         return cleared
 
+    @_to_its_end
     async def enable(self, name: str) -> InstalledExtension:
         """Activate it again, from the head of the log on (R48).
 
@@ -139,6 +157,7 @@ class RunningExtensions:
             await mount()
         return installed
 
+    @_to_its_end
     async def disable(self, name: str) -> Cleared:
         """Stop it and clear what it was owed; running calls are aborted (R46)."""
         async with self._one_change:
@@ -161,6 +180,7 @@ class RunningExtensions:
         """Let it read a project from now on; nothing that was recorded before is delivered (R48)."""
         return await self._extensions.grant(name, project, capability)
 
+    @_to_its_end
     async def revoke(self, name: str, project: str, capability: str | None = None) -> Cleared:
         """Take a project back, or one capability in it; clear what it was owed by that, and abort such calls (R45)."""
         installed = await self._extensions.find(name)
