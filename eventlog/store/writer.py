@@ -46,7 +46,7 @@ CHECKPOINT_PAGES = 4_000
 CHECKPOINT_PAGES_AT_LEISURE = 1_000
 TRUNCATE_PAGES = 16_384  # 64 MiB
 PAGE_BYTES = 4_096
-CHANGES_PER_PAGE = 4  # changed rows, beside those of the log, that make a page of the WAL; measured with deliveries
+CHANGES_PER_PAGE = 2  # changed rows, beside those of the log, that make a page of the WAL; measured with deliveries
 IDLE_S = 1.0
 
 T = TypeVar("T")
