@@ -24,7 +24,7 @@ LAYERS = (
     ("inspection", "runtime", "agents", "replay", "settings"),
     ("control",),
     ("__init__",),  # the public names
-    ("testing",),
+    ("testing", "sse", "adapters"),  # users of those names like any other
     ("cli",),
     ("__main__",),
 )
@@ -34,7 +34,10 @@ LAYER_OF = {part: layer for layer, rooms in enumerate(LAYERS) for room in rooms 
 # Rooms of one layer that may be looked into. Observe and durable share the log and nothing else.
 NEIGHBOURS = {("observe", "host")}
 
-# What the command line may import from: it is a user like any other.
+# Rooms that use the public names alone, as a program outside of the house does.
+USERS = {"cli", "sse", "adapters"}
+
+# What they may import from.
 PUBLIC_MODULES = {
     "eventlog",
     "eventlog.agents",
@@ -168,11 +171,11 @@ def late_imports(of: Module) -> Iterator[str]:
             yield f"{of.name}:{found.line} imports {found.target} inside of a function: LATE_IMPORTS has no reason"
 
 
-def private_names_in_the_cli(of: Module) -> Iterator[str]:
-    if of.part != "cli":
+def private_names_in_what_uses_the_public_ones(of: Module) -> Iterator[str]:
+    if of.part not in USERS:
         return
     for found in own_imports(of):
-        if part_of(found.target) == "cli":
+        if part_of(found.target) == of.part:
             continue
         if found.target not in PUBLIC_MODULES:
             yield f"{of.name}:{found.line} imports {found.target}, which is not public"
@@ -189,7 +192,7 @@ EACH_MODULE: tuple[Callable[[Module], Iterable[str]], ...] = (
     sqlite_outside_of_the_store,
     sql_outside_of_the_store,
     late_imports,
-    private_names_in_the_cli,
+    private_names_in_what_uses_the_public_ones,
 )
 
 
@@ -263,10 +266,13 @@ BROKEN = [
     (sql_outside_of_the_store, "eventlog.log", "statement = '''\n    DELETE FROM log\n'''"),
     (late_imports, "eventlog.runtime", "def start():\n    from eventlog.host import Host"),
     (late_imports, "eventlog.runtime", "class A:\n    async def b(self):\n        import eventlog.log"),
-    (private_names_in_the_cli, "eventlog.cli.show", "from eventlog.store.database import Store"),
-    (private_names_in_the_cli, "eventlog.cli.show", "import eventlog.runtime"),
-    (private_names_in_the_cli, "eventlog.cli.show", "from eventlog import _secret"),
-    (private_names_in_the_cli, "eventlog.cli.show", "from eventlog.events import _decode"),
+    (private_names_in_what_uses_the_public_ones, "eventlog.cli.show", "from eventlog.store.database import Store"),
+    (private_names_in_what_uses_the_public_ones, "eventlog.cli.show", "import eventlog.runtime"),
+    (private_names_in_what_uses_the_public_ones, "eventlog.cli.show", "from eventlog import _secret"),
+    (private_names_in_what_uses_the_public_ones, "eventlog.cli.show", "from eventlog.events import _decode"),
+    (private_names_in_what_uses_the_public_ones, "eventlog.sse", "from eventlog.following import pages"),
+    (private_names_in_what_uses_the_public_ones, "eventlog.adapters.any", "from eventlog.store import store"),
+    (imports_that_go_sideways, "eventlog.adapters.any", "from eventlog.sse import stream"),
 ]
 
 
@@ -284,6 +290,7 @@ ALLOWED = [
     ("eventlog.events", "from eventlog.errors import InvalidEvent\nfrom eventlog.clock import Clock"),
     ("eventlog.store.database", "import sqlite3\nfrom aiosqlite import Connection\nquery = 'SELECT 1 FROM log'"),
     ("eventlog.testing", "from eventlog import EventLog, runtime"),
+    ("eventlog.adapters.any", "from eventlog import Session\nfrom eventlog.adapters import other"),
     ("eventlog.cli.show", "from eventlog import EventLog\nfrom eventlog.cli import output\nimport eventlog.events"),
     ("eventlog.cli.tail", "description = 'Select a session'"),
 ]

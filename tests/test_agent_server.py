@@ -1,0 +1,126 @@
+"""The example server as a process: who may come, what is answered, and streams that survive cuts and kills."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from eventlog import EventLog
+from tests.log_kit import whole
+
+pytest.importorskip("sse_starlette", reason="needs the extra: pip install 'eventlog[sse]'")
+pytest.importorskip("uvicorn", reason="runs the example server: pip install uvicorn")
+pytest.importorskip("httpx", reason="is the client of the example server: pip install httpx")
+
+import httpx
+
+from tests.http_kit import Cuts, Follower, begin, serving, underway
+
+CUTS = int(os.environ.get("EVENTLOG_CUTS", "1000"))
+KILLS = 5
+FOLLOWERS = 4
+MEAN_BYTES = 2_000  # after which a connection is cut off
+SEED = 20_260_131
+
+
+@pytest.mark.timeout(300)
+async def test_streams_that_are_cut_and_a_server_that_is_killed_lose_and_repeat_nothing(tmp_path: Path) -> None:
+    path, random, cuts = tmp_path / "agent.db", Random(SEED), Cuts()
+    async with serving(path) as (server, client):
+        sessions = [await begin(client) for _ in range(FOLLOWERS)]
+        followers = [Follower(server, client, session, Random(random.random()), cuts) for session in sessions]
+        work = [follower.follow(MEAN_BYTES) for follower in followers] + [follower.talk() for follower in followers]
+        async with underway(*work) as tasks:
+            for kill in range(KILLS):
+                await cuts.reached(CUTS * (kill + 1) // (KILLS + 1), tasks)
+                await server.kill()
+                await server.start()
+            await cuts.reached(CUTS, tasks)
+        await server.stop()
+        async with EventLog(path) as log:  # what is there in the end, by the library itself
+            await whole(log)
+            stored = {name: [each.to_dict() async for each in (await log.session(name)).read()] for name in sessions}
+        await server.start()
+        for follower in followers:
+            await follower.catch_up(len(stored[follower.session]) - 1)
+        for follower in followers:
+            assert follower.seen == stored[follower.session]
+        lost, events = sum(each.lost for each in followers), sum(map(len, stored.values()))
+        print(f"{cuts.count} cuts, {KILLS} kills, {lost} connections lost by them, {events} events")
+        assert "Traceback" not in server.errors.read_text()
+
+
+async def test_a_message_becomes_a_turn_that_is_streamed(tmp_path: Path) -> None:
+    async with serving(tmp_path / "agent.db") as (server, client):
+        session = await begin(client)
+        answer = await client.post(f"/sessions/{session}/messages", json={"text": "Is it high tide?"})
+        assert (answer.status_code, answer.json()) == (202, {"session": session, "after": 0})
+        follower = Follower(server, client, session, Random(SEED), Cuts())
+        await follower.catch_up(16)
+        assert follower.seen[-1]["data"]["result"] == "You said 'Is it high tide?', which has 4 words. "
+        types = dict.fromkeys(event["type"] for event in follower.seen)
+        assert " ".join(types) == (
+            "session.started turn.started message.received actions.requested action.result"
+            " message.appended message.completed turn.completed"
+        )
+
+
+async def test_nobody_comes_in_without_being_let_in(tmp_path: Path) -> None:
+    async with serving(tmp_path / "agent.db") as (_, client):
+        session = await begin(client)
+        stranger = {"authorization": "Bearer guessed"}
+        assert (await client.post("/sessions", headers=stranger)).status_code == 401
+        assert (await client.get("/stats", headers=stranger)).status_code == 401
+        for path in (f"/sessions/{session}/events", "/sessions/none/events", f"/sessions/{'x' * 300}/events"):
+            answer = await client.get(path, headers=stranger)
+            assert (answer.status_code, answer.text) == (404, "no such session")
+        message = await client.post(f"/sessions/{session}/messages", json={"text": "hi"}, headers=stranger)
+        assert message.status_code == 404
+        assert (await client.get("/stats")).json()["events"] == 1
+
+
+async def test_what_cannot_be_taken_is_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path / "agent.db") as (_, client):
+        session = await begin(client)
+        path = f"/sessions/{session}/messages"
+        assert (await client.post(path, content=b"{")).status_code == 400
+        assert (await client.post(path, json={"text": 5})).status_code == 400
+        assert (await client.post(path, json={"text": "hi", "more": 1})).status_code == 400
+        assert (await client.post(path, json={"text": "x" * 70_000})).status_code == 413
+        assert (await client.get(f"/sessions/{session}/events", headers={"last-event-id": "x"})).status_code == 400
+        assert (await client.get("/stats")).json()["events"] == 1
+
+
+async def test_its_health_is_told_to_everybody_and_its_numbers_to_those_who_may(tmp_path: Path) -> None:
+    async with serving(tmp_path / "agent.db") as (server, client):
+        session = await begin(client)
+        health = await client.get("/health", headers={"authorization": ""})
+        assert health.json() == {"open": True, "position": 1}
+        async with client.stream("GET", f"/sessions/{session}/events") as answer:
+            chunks = answer.aiter_raw()
+            while b"session.started" not in await anext(chunks):
+                pass
+            numbers = (await client.get("/stats")).json()
+            assert (numbers["events"], numbers["turnsRunning"]) == (1, 0)
+        assert await server.stop() in (0, -15)
+        assert server.errors.read_text() == ""
+
+
+async def test_a_server_that_is_stopped_ends_its_streams(tmp_path: Path) -> None:
+    async with serving(tmp_path / "agent.db") as (server, client):
+        session = await begin(client)
+        async with client.stream("GET", f"/sessions/{session}/events") as answer:
+            chunks = answer.aiter_raw()
+            while b"session.started" not in await anext(chunks):
+                pass
+            stopping = asyncio.ensure_future(server.stop())
+            with suppress(httpx.RemoteProtocolError):  # it ends as if it were cut, and browsers come again
+                assert [chunk async for chunk in chunks] == []
+            assert await stopping in (0, -15)
+        async with EventLog(tmp_path / "agent.db") as log:
+            await whole(log)
