@@ -22,6 +22,7 @@ SECTIONS = {
         "sessions": Entry("sessions:sessions", "the sessions of a log"),
         "show": Entry("show:show", "the events of a session, or a turn as a transcript"),
         "tail": Entry("tail:tail", "the last events, and those that come"),
+        "search": Entry("search:search", "the events that say something"),
     },
     "Hooks and extensions": {
         "hooks": Entry("hooks:hooks", "how far each observe hook is, and what it missed"),

@@ -144,11 +144,15 @@ class EventList:
 
     def _write(self, event: Event[Any]) -> None:
         try:
-            told, style = summary(event), _style(event.type)
+            told, style = self._told(event), _style(event.type)
         except CorruptEvent as error:
             self.corrupt += 1
             told, style = f"CORRUPT: {error.why}", "bad"
         self._line(event, told, style)
+
+    def _told(self, event: Event[Any]) -> str:
+        """What its line says; raises CorruptEvent when it cannot be read."""
+        return summary(event)
 
     def _line(self, event: Event[Any], told: str, style: str) -> None:
         width = self._output.width
