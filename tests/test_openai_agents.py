@@ -15,6 +15,7 @@ import pytest
 
 from eventlog import Event, EventLog, HookContext, InvalidEvent, Runtime, Session, define_hook
 from tests.log_kit import CHECKOUT, all_of, crash_copy
+from tests.test_docs import blocks
 
 pytest.importorskip("agents", reason="needs the extra: pip install 'eventlog[openai-agents]'")
 
@@ -305,6 +306,16 @@ async def test_sessions_do_not_know_each_other(log: EventLog) -> None:
     await asyncio.gather(Runner.run(agent, "first", session=one), Runner.run(agent, "second", session=other))
     await other.clear_session()
     assert (len(await one.get_items()), await other.get_items()) == (2, [])
+
+
+async def test_the_code_of_the_guide_remembers(log: EventLog) -> None:
+    (code,) = blocks("docs/adapters.md", "python")
+    names: dict[str, Any] = {}
+    exec(code, names)  # noqa: S102  it is our own document
+    agent = Agent(name="guide", model=scripted(assistant_message("Hello"), assistant_message("Bye")))
+    assert await names["answer"](log, agent, "s1", "Hi") == "Hello"
+    assert await names["answer"](log, agent, "s1", "I have to go") == "Bye"
+    assert len(await (await EventLogSession.open(log, "s1")).get_items()) == 4
 
 
 # ------------------------------------------------------------------------------------------------------------ the extra
