@@ -55,8 +55,9 @@ logger = logging.getLogger("eventlog.sse")
 class Reset(msgspec.Struct, frozen=True):
     """The `data` of a `reset`: the events that the client has seen do not lead to those that follow.
 
-    `expired`: what comes behind its last event was pruned. `ahead`: it has seen events that the log does not hold (any
-    more), as after a restore of a backup. `floor` is the index that what follows begins with.
+    It is to throw away what it has. What there is of the session follows, from the beginning. `expired`: some of what
+    comes behind the client's last event was pruned, and from the index `floor` on nothing was. `ahead`: it has seen
+    events that the log does not hold (any more), as after a restore of a backup.
     """
 
     reason: Literal["expired", "ahead"]
@@ -127,9 +128,7 @@ async def _messages(session: Session, after: int | None, reconnect_ms: int) -> A
                         await asyncio.sleep(0)
             return
         except CursorExpired as expired:
-            if after is not None and after >= expired.floor - 1:
-                raise  # it would be asked for the same again and again
-            after = expired.floor - 1
+            after = None
             yield _reset(Reset("expired", expired.floor))
 
 
@@ -150,6 +149,5 @@ def _message(event: Event[Any]) -> bytes:
 
 
 def _reset(reset: Reset) -> bytes:
-    """The id is what the client is to resume behind, if it loses its connection now; an empty one is the beginning."""
-    last_seen = str(reset.floor - 1).encode() if reset.floor else b""
-    return b"id: %s\nevent: reset\ndata: %s\n\n" % (last_seen, msgspec.json.encode(reset))
+    """With an empty id: a client that loses its connection now comes again as a new one."""
+    return b"id: \nevent: reset\ndata: %s\n\n" % msgspec.json.encode(reset)

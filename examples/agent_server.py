@@ -29,7 +29,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from eventlog import EventLog, EventLogError, NewEvent, Runtime, Session, SessionInfo
+from eventlog import EventLog, EventLogError, InvalidEvent, NewEvent, Runtime, Session, SessionInfo, SessionNotFound
 from eventlog.agents import Turn, run_turn
 from eventlog.host import Host
 from eventlog.sse import stream
@@ -112,7 +112,7 @@ class AgentServer:
         """The session of the path; whoever may not use it is told what they are told of one that is not there."""
         try:
             session = await self._log.session(request.path_params["session"])
-        except EventLogError as error:  # no such session, or no id at all
+        except (SessionNotFound, InvalidEvent) as error:  # or no id at all
             raise HTTPException(404, "no such session") from error
         await self._allowed(request, session.info)
         return session

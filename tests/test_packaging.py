@@ -130,12 +130,16 @@ def test_an_installation_runs_the_command_line(
     assert "Usage: " in run(scripts / command[0], *command[1:], "--help", cwd=tmp_path)
 
 
-@pytest.mark.parametrize("where", ["wheel_python", "editable_python"])
-def test_an_installation_brings_its_fixtures_to_pytest(
-    where: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_an_installation_brings_its_fixtures_to_pytest(editable_python: Path, tmp_path: Path) -> None:
     (tmp_path / "test_fixture.py").write_text("def test_it(recording):\n    assert recording.events == []\n")
-    assert "1 passed" in run(request.getfixturevalue(where), "-m", "pytest", "-q", tmp_path, cwd=tmp_path)
+    assert "1 passed" in run(editable_python, "-m", "pytest", "-q", tmp_path, cwd=tmp_path)
+
+
+def test_a_wheel_names_its_fixtures_to_pytest(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith("entry_points.txt")]
+        assert "[pytest11]\neventlog = eventlog.testing.plugin\n" in archive.read(name).decode()
+        assert "eventlog/testing/plugin.py" in archive.namelist()
 
 
 def test_a_checkout_runs_the_command_line(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from importlib import import_module
 from types import FunctionType
 
 import pytest
@@ -33,6 +34,16 @@ PUBLIC = LOG | READ | OBSERVE | DURABLE | SERVING | ERRORS
 WITHOUT_DOCSTRING = {"CONTRACT_VERSION", "SessionEventType", "HookEnvelope"}
 
 
+# Modules that are imported by their own names, and what they offer.
+MODULES = {
+    "eventlog.adapters.openai_agents": {
+        *("EventLogSession", "ITEM_ADDED", "ITEM_POPPED", "ITEMS_CLEARED", "ItemAdded", "ItemPopped", "ItemsCleared"),
+    },
+    "eventlog.sse": {"stream", "Reset", "HEARTBEAT_S", "SEND_TIMEOUT_S", "RECONNECT_S"},
+    "eventlog.testing": {"ManualClock", "Recording", "Trajectory", "crashed", "run_eval_turn", "settled"},
+}
+
+
 def test_r96_the_public_names_are_these() -> None:
     assert set(eventlog.__all__) == PUBLIC
     assert len(eventlog.__all__) == len(PUBLIC)
@@ -40,6 +51,16 @@ def test_r96_the_public_names_are_these() -> None:
 
 def test_every_public_name_can_be_imported() -> None:
     assert [name for name in eventlog.__all__ if not hasattr(eventlog, name)] == []
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_offers_these_names_and_says_what_each_is(name: str) -> None:
+    if name == "eventlog.sse":
+        pytest.importorskip("sse_starlette", reason="needs the extra: pip install 'eventlog[sse]'")
+    module = import_module(name)
+    assert set(module.__all__) == MODULES[name]
+    things = {each: getattr(module, each) for each in module.__all__ if callable(getattr(module, each))}
+    assert [where for each, thing in things.items() for where in silent(each, thing)] == []
 
 
 def test_the_version_is_the_one_in_pyproject() -> None:

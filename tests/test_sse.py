@@ -174,6 +174,24 @@ async def test_a_client_that_saw_more_than_there_is_is_told_to_begin_anew(sessio
     await client.leave()
 
 
+@pytest.mark.skipif(not hasattr(EventLog, "prune"), reason="logs cannot be pruned yet")
+async def test_a_client_whose_place_was_pruned_is_told_to_begin_anew(log: EventLog, session: Session) -> None:
+    await session.append("session.completed", {})
+    live, done = following(session), following(session, "10")
+    await live.first(11)
+    pruned = await getattr(log, "prune")(keep_events=0)  # noqa: B009
+    assert pruned.sessions == 1
+    late, fresh = following(session, "1"), following(session)
+    assert await late.first(1) == [Message("", "reset", {"reason": "expired", "floor": 11})]
+    await session.append("test.noted", {})
+    assert [message.id for message in await late.first(2)] == ["", "11"]
+    assert [message.id for message in await done.first(1)] == ["11"]
+    assert [message.id for message in await fresh.first(1)] == ["11"]
+    assert [message.id for message in await live.first(12)] == [str(index) for index in range(12)]
+    for client in (live, done, late, fresh):
+        await client.leave()
+
+
 async def test_a_reader_that_lags_behind_is_not_taken_for_one_that_is_ahead(log: EventLog, session: Session) -> None:
     async with EventLog(log.path, read_only=True) as other:
         handle = await other.session("s1")
