@@ -25,14 +25,14 @@ import msgspec
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from eventlog import EventLog, EventLogError, InvalidEvent, NewEvent, Runtime, Session, SessionInfo, SessionNotFound
 from eventlog.agents import Turn, run_turn
 from eventlog.host import Host
-from eventlog.sse import stream
+from eventlog.sse import SEND_TIMEOUT_S, stream
 
 Authorize = Callable[[Request, SessionInfo | None], Awaitable[Any]]
 """Says who sends a request, as JSON, if they may use the session (None: begin one); None refuses them."""
@@ -53,8 +53,9 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
 class AgentServer:
     """Serves one log over HTTP. `authorize` decides on every request: there is no default that lets everybody in."""
 
-    def __init__(self, db: Path, turn: Turn, *, authorize: Authorize) -> None:
+    def __init__(self, db: Path, turn: Turn, *, authorize: Authorize, send_timeout_s: float = SEND_TIMEOUT_S) -> None:
         self._db = db
+        self._send_timeout_s = send_timeout_s
         self._turn = turn
         self._authorize = authorize
         self._turns: dict[str, asyncio.Task[None]] = {}  # those that run, by session
@@ -65,7 +66,8 @@ class AgentServer:
             Route("/health", self.health),
             Route("/stats", self.stats),
         ]
-        self.app = Starlette(routes=routes, lifespan=self._lifespan)
+        gone = {ClientDisconnect: lambda _request, _error: Response(status_code=400)}  # before it had said everything
+        self.app = Starlette(routes=routes, lifespan=self._lifespan, exception_handlers=gone)
 
     @asynccontextmanager
     async def _lifespan(self, _app: Starlette) -> AsyncIterator[None]:
@@ -94,7 +96,7 @@ class AgentServer:
 
     async def events(self, request: Request) -> Response:
         """The session's events, for as long as the client listens."""
-        return stream(request, await self._session(request))
+        return stream(request, await self._session(request), send_timeout_s=self._send_timeout_s)
 
     async def health(self, _request: Request) -> Response:
         """Whether the log is there to be written."""
@@ -176,11 +178,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m examples.agent_server")
     parser.add_argument("--db", type=Path, required=True, help="the log")
     parser.add_argument("--port", type=int, default=0, help="the port; 0 takes one that is free (default)")
+    parser.add_argument("--send-timeout-s", type=float, default=SEND_TIMEOUT_S, help="of clients that take nothing")
     chosen = parser.parse_args(arguments)
     token = os.environ.get("AGENT_TOKEN")
     if not token:
         parser.error("set AGENT_TOKEN: whoever knows it may use the server")
-    server = AgentServer(chosen.db, assistant, authorize=bearer(token, user="owner"))
+    authorize = bearer(token, user="owner")
+    server = AgentServer(chosen.db, assistant, authorize=authorize, send_timeout_s=chosen.send_timeout_s)
     listening = socket.create_server(("127.0.0.1", chosen.port))
     print(f"http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
     config = uvicorn.Config(

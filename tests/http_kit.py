@@ -22,17 +22,23 @@ TOKEN = "the test's own"
 class ServerProcess:
     """`python -m examples.agent_server`, which can be killed and started again at the same address."""
 
-    def __init__(self, db: Path) -> None:
+    def __init__(self, db: Path, *options: str) -> None:
         self.db = db
+        self._options = options
         self.url = ""
         self.up = asyncio.Event()
         self.errors = db.with_name("stderr.txt")
         self.process: asyncio.subprocess.Process | None = None
 
+    @property
+    def port(self) -> int:
+        """Where it listens, on this machine."""
+        return int(self.url.rpartition(":")[2])
+
     async def start(self) -> None:
         """Start it, and wait until it listens."""
         port = self.url.rpartition(":")[2] or "0"
-        words = ("-m", "examples.agent_server", "--db", str(self.db), "--port", port)
+        words = ("-m", "examples.agent_server", "--db", str(self.db), "--port", port, *self._options)
         environment = {**os.environ, "AGENT_TOKEN": TOKEN, "PYTHONPATH": str(CHECKOUT)}
         with self.errors.open("ab") as stderr:
             self.process = await asyncio.create_subprocess_exec(
@@ -42,6 +48,12 @@ class ServerProcess:
         self.url = (await self.process.stdout.readline()).decode().strip()
         assert self.url, self.errors.read_text()
         self.up.set()
+
+    def peak_bytes(self) -> int:
+        """The most memory that it had so far; Linux tells that of a process that runs."""
+        assert self.process is not None
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) * 1_024
 
     async def kill(self) -> None:
         """SIGKILL."""
@@ -58,9 +70,9 @@ class ServerProcess:
 
 
 @asynccontextmanager
-async def serving(db: Path) -> AsyncIterator[tuple[ServerProcess, httpx.AsyncClient]]:
+async def serving(db: Path, *options: str) -> AsyncIterator[tuple[ServerProcess, httpx.AsyncClient]]:
     """A running server, and a client that it lets in."""
-    server = ServerProcess(db)
+    server = ServerProcess(db, *options)
     await server.start()
     try:
         headers = {"authorization": f"Bearer {TOKEN}"}

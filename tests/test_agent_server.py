@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import suppress
+import socket
+import sys
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from random import Random
 
@@ -19,7 +21,7 @@ pytest.importorskip("httpx", reason="is the client of the example server: pip in
 
 import httpx
 
-from tests.http_kit import Cuts, Follower, begin, serving, underway
+from tests.http_kit import TOKEN, Cuts, Follower, begin, serving, underway
 
 CUTS = int(os.environ.get("EVENTLOG_CUTS", "1000"))
 KILLS = 5
@@ -70,6 +72,32 @@ async def test_a_message_becomes_a_turn_that_is_streamed(tmp_path: Path) -> None
         )
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of a process from /proc")
+async def test_clients_that_take_nothing_cost_a_bounded_memory_and_are_let_go(tmp_path: Path) -> None:
+    """20 of them, and 20 MB of events for each: 400 MB, if they were kept for them."""
+    async with serving(tmp_path / "agent.db", "--send-timeout-s", "0.5") as (server, client):
+        session = await begin(client)
+        request = f"GET /sessions/{session}/events HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\n\r\n"
+        with ExitStack() as stalled:
+            before_bytes = server.peak_bytes()
+            for _ in range(20):
+                connection = stalled.enter_context(socket.socket())
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+                connection.connect(("127.0.0.1", server.port))
+                connection.sendall(request.encode())
+            follower = Follower(server, client, session, Random(SEED), Cuts())
+            for turn in range(60):
+                answer = await client.post(f"/sessions/{session}/messages", json={"text": "x" * 60_000})
+                assert answer.status_code == 202
+                await follower.catch_up(13 * (turn + 1))
+            while server.errors.read_text().count("took nothing for 0.5 s and is let go; it can resume") < 20:
+                await client.get("/health")
+            more_bytes = server.peak_bytes() - before_bytes
+            print(f"{more_bytes / 1_000_000:.0f} MB more at most, with 20 stalled clients")
+            assert more_bytes < 100_000_000
+            assert (await client.get("/stats")).json()["tailsWaiting"] == 0
+
+
 async def test_nobody_comes_in_without_being_let_in(tmp_path: Path) -> None:
     async with serving(tmp_path / "agent.db") as (_, client):
         session = await begin(client)
@@ -94,6 +122,22 @@ async def test_what_cannot_be_taken_is_refused(tmp_path: Path) -> None:
         assert (await client.post(path, json={"text": "x" * 70_000})).status_code == 413
         assert (await client.get(f"/sessions/{session}/events", headers={"last-event-id": "x"})).status_code == 400
         assert (await client.get("/stats")).json()["events"] == 1
+
+
+async def test_a_client_that_leaves_while_it_speaks_is_no_error(tmp_path: Path) -> None:
+    async with serving(tmp_path / "agent.db") as (server, client):
+        session = await begin(client)
+        head = f"POST /sessions/{session}/messages HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\n"
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(f"{head}expect: 100-continue\r\ncontent-length: 100\r\n\r\n".encode())
+        assert b"100 Continue" in await reader.readline()  # so it is being listened to
+        writer.write(b'{"text": "half')
+        writer.close()
+        await writer.wait_closed()
+        assert await server.stop() in (0, -15)
+        assert server.errors.read_text() == ""
+        async with EventLog(server.db) as log:
+            assert (await log.session(session)).next_index == 1
 
 
 async def test_its_health_is_told_to_everybody_and_its_numbers_to_those_who_may(tmp_path: Path) -> None:

@@ -185,6 +185,12 @@ def private_names_in_what_uses_the_public_ones(of: Module) -> Iterator[str]:
                 yield f"{of.name}:{found.line} imports {name} from {found.target}, which is not a public name of it"
 
 
+def adapters_that_know_each_other(of: Module) -> Iterator[str]:
+    for found in own_imports(of):
+        if of.part == part_of(found.target) == "adapters":
+            yield f"{of.name}:{found.line} imports {found.target}: each adapter stands alone, with its own extra"
+
+
 EACH_MODULE: tuple[Callable[[Module], Iterable[str]], ...] = (
     modules_without_a_place,
     imports_that_go_up,
@@ -193,6 +199,7 @@ EACH_MODULE: tuple[Callable[[Module], Iterable[str]], ...] = (
     sql_outside_of_the_store,
     late_imports,
     private_names_in_what_uses_the_public_ones,
+    adapters_that_know_each_other,
 )
 
 
@@ -273,6 +280,7 @@ BROKEN = [
     (private_names_in_what_uses_the_public_ones, "eventlog.sse", "from eventlog.following import pages"),
     (private_names_in_what_uses_the_public_ones, "eventlog.adapters.any", "from eventlog.store import store"),
     (imports_that_go_sideways, "eventlog.adapters.any", "from eventlog.sse import stream"),
+    (adapters_that_know_each_other, "eventlog.adapters.any", "from eventlog.adapters.other import Memory"),
 ]
 
 
@@ -290,7 +298,7 @@ ALLOWED = [
     ("eventlog.events", "from eventlog.errors import InvalidEvent\nfrom eventlog.clock import Clock"),
     ("eventlog.store.database", "import sqlite3\nfrom aiosqlite import Connection\nquery = 'SELECT 1 FROM log'"),
     ("eventlog.testing", "from eventlog import EventLog, runtime"),
-    ("eventlog.adapters.any", "from eventlog import Session\nfrom eventlog.adapters import other"),
+    ("eventlog.adapters.any", "from eventlog import Session\nfrom framework import Memory"),
     ("eventlog.cli.show", "from eventlog import EventLog\nfrom eventlog.cli import output\nimport eventlog.events"),
     ("eventlog.cli.tail", "description = 'Select a session'"),
 ]

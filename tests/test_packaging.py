@@ -133,6 +133,9 @@ def test_an_installation_runs_the_command_line(
 def test_an_installation_brings_its_fixtures_to_pytest(editable_python: Path, tmp_path: Path) -> None:
     (tmp_path / "test_fixture.py").write_text("def test_it(recording):\n    assert recording.events == []\n")
     assert "1 passed" in run(editable_python, "-m", "pytest", "-q", tmp_path, cwd=tmp_path)
+    assert "eventlog.testing.plugin" in run(editable_python, "-m", "pytest", "--fixtures", cwd=tmp_path)
+    turned_off = run(editable_python, "-m", "pytest", "--fixtures", "-p", "no:eventlog", tmp_path, cwd=tmp_path)
+    assert "manual_clock" not in turned_off
 
 
 def test_a_wheel_names_its_fixtures_to_pytest(wheel: Path) -> None:
