@@ -71,7 +71,10 @@ class AgentServer:
 
     @asynccontextmanager
     async def _lifespan(self, _app: Starlette) -> AsyncIterator[None]:
-        async with EventLog(self._db) as self._log, Runtime(self._log) as self._runtime:
+        async with (
+            EventLog(self._db) as self._log,
+            Runtime(self._log, interrupt_open_turns=True) as self._runtime,  # turns that a kill has left open
+        ):
             yield
             for task in self._turns.values():
                 task.cancel()  # which is recorded as an interruption

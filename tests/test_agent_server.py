@@ -47,6 +47,8 @@ async def test_streams_that_are_cut_and_a_server_that_is_killed_lose_and_repeat_
         async with EventLog(path) as log:  # what is there in the end, by the library itself
             await whole(log)
             stored = {name: [each.to_dict() async for each in (await log.session(name)).read()] for name in sessions}
+        types = [event["type"] for events in stored.values() for event in events]
+        assert types.count("turn.started") == types.count("turn.completed") + types.count("turn.failed")
         await server.start()
         for follower in followers:
             await follower.catch_up(len(stored[follower.session]) - 1)
