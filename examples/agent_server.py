@@ -186,8 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     token = os.environ.get("AGENT_TOKEN")
     if not token:
         parser.error("set AGENT_TOKEN: whoever knows it may use the server")
-    authorize = bearer(token, user="owner")
-    server = AgentServer(chosen.db, assistant, authorize=authorize, send_timeout_s=chosen.send_timeout_s)
+    server = AgentServer(chosen.db, assistant, authorize=bearer(token, "owner"), send_timeout_s=chosen.send_timeout_s)
     listening = socket.create_server(("127.0.0.1", chosen.port))
     print(f"http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
     config = uvicorn.Config(
