@@ -68,7 +68,7 @@ CREATE TABLE session (
     purpose             TEXT    NOT NULL CHECK (purpose IN ('live', 'eval')),
     auth                TEXT    CHECK (auth IS NULL OR json_valid(auth)),
     started_at          INTEGER NOT NULL,
-    first_index         INTEGER NOT NULL DEFAULT 0 CHECK (first_index >= 0),  -- the next index, should every row of it be pruned
+    first_index         INTEGER NOT NULL DEFAULT 0 CHECK (first_index >= 0),  -- all before it were pruned; the next one, if no row is left
     title               TEXT,
     sdk_agent_id        TEXT,
     abs                 TEXT    CHECK (abs IS NULL OR json_valid(abs)),
@@ -124,12 +124,20 @@ CREATE TABLE imported (
     last   INTEGER NOT NULL CHECK (last >= first)
 ) STRICT, WITHOUT ROWID;
 
--- Positions that pruning removed; a hole that is not in here is damage.
+-- Positions that pruning removed, ranges side by side being one; a hole that is not in here is damage.
 CREATE TABLE removed (
     first   INTEGER NOT NULL PRIMARY KEY,
     last    INTEGER NOT NULL CHECK (last >= first),
     at      INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
+
+-- From this position on no session was pruned: a reader whose cursor lies before it may have missed one. What is
+-- pruned of deltas does not raise it, since their text stands in a later event.
+CREATE TABLE floor (
+    one       INTEGER NOT NULL PRIMARY KEY CHECK (one = 1),
+    position  INTEGER NOT NULL CHECK (position >= 1)
+) STRICT, WITHOUT ROWID;
+INSERT INTO floor VALUES (1, 1);
 
 -- What a session's own events say of it.
 CREATE TRIGGER log_moves_session AFTER INSERT ON log
@@ -342,7 +350,7 @@ CREATE TABLE delivery_gap (
     gap        INTEGER NOT NULL PRIMARY KEY,
     extension  INTEGER NOT NULL REFERENCES extension (extension),
     project    TEXT    NOT NULL,
-    reason     TEXT    NOT NULL CHECK (reason IN ('capacity')),
+    reason     TEXT    NOT NULL CHECK (reason IN ('capacity', 'forgotten')),
     first      INTEGER NOT NULL,
     last       INTEGER NOT NULL CHECK (last >= first),
     count      INTEGER NOT NULL CHECK (count >= 1),
@@ -483,6 +491,111 @@ BEGIN
     UPDATE reminder SET state = iif(NEW.type = 28, 'due', 'cancelled')
     WHERE NEW.type > 26 AND state = 'pending'
       AND session = NEW.session AND id = json_extract(NEW.data, '$.reminderId');
+END;
+
+-- ------------------------------------------------------------------------------------- facts stay as they are
+
+-- The log's own triggers stand beside it. `gate` says which work may do more, and only inside its own transaction.
+
+CREATE TRIGGER session_is_a_fact_update
+BEFORE UPDATE OF session, id, agent, project, channel_id, mode, purpose, auth, started_at ON session
+WHEN NOT EXISTS (SELECT 1 FROM gate WHERE purpose = 'forget')
+BEGIN
+    SELECT RAISE(ABORT, 'how a session began is a fact');
+END;
+CREATE TRIGGER session_is_a_fact_delete BEFORE DELETE ON session
+BEGIN
+    SELECT RAISE(ABORT, 'a session that was started is a fact');
+END;
+
+CREATE TRIGGER event_type_is_a_fact_update BEFORE UPDATE ON event_type
+BEGIN
+    SELECT RAISE(ABORT, 'an event type keeps its name');
+END;
+CREATE TRIGGER event_type_is_a_fact_delete BEFORE DELETE ON event_type
+BEGIN
+    SELECT RAISE(ABORT, 'an event type keeps its name');
+END;
+
+CREATE TRIGGER era_is_a_fact_update BEFORE UPDATE ON era
+BEGIN
+    SELECT RAISE(ABORT, 'an era is a fact');
+END;
+CREATE TRIGGER era_is_a_fact_delete BEFORE DELETE ON era
+BEGIN
+    SELECT RAISE(ABORT, 'an era is a fact');
+END;
+
+CREATE TRIGGER turn_version_is_a_fact_update BEFORE UPDATE ON turn_version
+BEGIN
+    SELECT RAISE(ABORT, 'a version of a turn is a fact');
+END;
+CREATE TRIGGER turn_version_is_a_fact_delete BEFORE DELETE ON turn_version
+BEGIN
+    SELECT RAISE(ABORT, 'a version of a turn is a fact');
+END;
+
+CREATE TRIGGER imported_is_a_fact_update BEFORE UPDATE ON imported
+WHEN NOT EXISTS (SELECT 1 FROM gate WHERE purpose = 'import')
+BEGIN
+    SELECT RAISE(ABORT, 'what was imported is a fact');
+END;
+CREATE TRIGGER imported_is_a_fact_delete BEFORE DELETE ON imported
+BEGIN
+    SELECT RAISE(ABORT, 'what was imported is a fact');
+END;
+
+CREATE TRIGGER removed_is_a_fact_update BEFORE UPDATE ON removed
+WHEN NOT EXISTS (SELECT 1 FROM gate WHERE purpose = 'prune')
+BEGIN
+    SELECT RAISE(ABORT, 'what was removed is a fact');
+END;
+CREATE TRIGGER removed_is_a_fact_delete BEFORE DELETE ON removed
+WHEN NOT EXISTS (SELECT 1 FROM gate WHERE purpose = 'prune')
+BEGIN
+    SELECT RAISE(ABORT, 'what was removed is a fact');
+END;
+
+CREATE TRIGGER floor_only_rises BEFORE UPDATE ON floor
+WHEN NEW.position < OLD.position OR NOT EXISTS (SELECT 1 FROM gate WHERE purpose = 'prune')
+BEGIN
+    SELECT RAISE(ABORT, 'the floor only rises, by pruning');
+END;
+CREATE TRIGGER floor_is_a_fact BEFORE DELETE ON floor
+BEGIN
+    SELECT RAISE(ABORT, 'the floor only rises, by pruning');
+END;
+
+CREATE TRIGGER hook_gap_is_a_fact_update BEFORE UPDATE ON hook_gap
+BEGIN
+    SELECT RAISE(ABORT, 'a gap is a fact');
+END;
+CREATE TRIGGER hook_gap_is_a_fact_delete BEFORE DELETE ON hook_gap
+BEGIN
+    SELECT RAISE(ABORT, 'a gap is a fact');
+END;
+
+-- It grows while it is open, and is closed once.
+CREATE TRIGGER delivery_gap_is_a_fact_update BEFORE UPDATE ON delivery_gap
+WHEN OLD.open IS NULL OR NEW.last < OLD.last OR NEW.count < OLD.count
+  OR (NEW.gap, NEW.extension, NEW.project, NEW.reason, NEW.first)
+     IS NOT (OLD.gap, OLD.extension, OLD.project, OLD.reason, OLD.first)
+BEGIN
+    SELECT RAISE(ABORT, 'a gap is a fact');
+END;
+CREATE TRIGGER delivery_gap_is_a_fact_delete BEFORE DELETE ON delivery_gap
+BEGIN
+    SELECT RAISE(ABORT, 'a gap is a fact');
+END;
+
+CREATE TRIGGER attempt_is_a_fact_update BEFORE UPDATE ON attempt
+BEGIN
+    SELECT RAISE(ABORT, 'an attempt is a fact');
+END;
+CREATE TRIGGER attempt_goes_with_its_delivery BEFORE DELETE ON attempt
+WHEN EXISTS (SELECT 1 FROM delivery WHERE extension = OLD.extension AND position = OLD.position)
+BEGIN
+    SELECT RAISE(ABORT, 'an attempt goes with its delivery');
 END;
 
 -- -------------------------------------------------------------------------------- stable views for people

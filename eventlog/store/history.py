@@ -13,6 +13,7 @@ from eventlog.events import Envelope, SessionStarted
 from eventlog.store.database import in_transaction
 from eventlog.store.drafting import COLUMNS, FIRST_OWN_TYPE, checksum, same_json
 from eventlog.store.events import MAX_OWN_TYPES, Events, info_at_start, insert_rows, insert_session
+from eventlog.store.gate import gate
 from eventlog.store.heads import Head
 from eventlog.store.reading import find_session
 
@@ -157,21 +158,20 @@ class _Import:
     def _write(self) -> None:
         connection, position = self._connection, self._events.position
         values: list[Any] = []
-        connection.execute("INSERT INTO gate VALUES (1, 'import')")  # the trigger makes no deliveries of these
         for (session_id, index), envelope in self._new.items():
             type_, turn_id, text = envelope.type, envelope.turn_id, envelope.data.decode()
             session, type_key, at_us = self._heads[session_id].key, self._type_key(type_), envelope.at_us
             position += 1
             digest = checksum(position, session_id, index, at_us, type_, turn_id, None, envelope.data)
             values += (position, at_us, session, index, type_key, turn_id, text, bytearray(digest))
-        insert_rows(connection, COLUMNS[:-1], values)
-        connection.execute("DELETE FROM gate")
-        first = self._events.position + 1
-        joined = connection.execute("SELECT first FROM imported WHERE last = ?", (first - 1,)).fetchone()
-        connection.execute(
-            "INSERT INTO imported VALUES (?, ?) ON CONFLICT (first) DO UPDATE SET last = excluded.last",
-            (joined[0] if joined else first, position),
-        )
+        with gate(connection, "import"):  # the trigger makes no deliveries of these
+            insert_rows(connection, COLUMNS[:-1], values)
+            first = self._events.position + 1
+            joined = connection.execute("SELECT first FROM imported WHERE last = ?", (first - 1,)).fetchone()
+            connection.execute(
+                "INSERT INTO imported VALUES (?, ?) ON CONFLICT (first) DO UPDATE SET last = excluded.last",
+                (joined[0] if joined else first, position),
+            )
 
     def _type_key(self, name: str) -> int:
         known = self._events.types.get(name) or self._new_types.get(name)
