@@ -165,7 +165,7 @@ CREATE TABLE job (
 CREATE INDEX job_by_id ON job (job_id, position);
 
 CREATE TRIGGER log_moves_job AFTER INSERT ON log
-WHEN NEW.type BETWEEN 9 AND 11
+WHEN NEW.type BETWEEN 9 AND 11 AND json_type(NEW.data, '$.jobId') IS NOT NULL  -- else it was forgotten, and imported
 BEGIN
     INSERT INTO job (session, job_id, name, status, position)
     VALUES (NEW.session, json_extract(NEW.data, '$.jobId'), json_extract(NEW.data, '$.name'),

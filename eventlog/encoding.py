@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from datetime import date
 from functools import lru_cache
 from math import isfinite
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -51,6 +51,22 @@ class Encoded(msgspec.Struct, frozen=True, gc=False):
     key: str | None
     raw: bytes
     payload: Any
+
+
+TOMBSTONE = b'{"forgotten": true}'
+"""What is stored in the place of data that was erased. No append writes it: ours have no space behind a colon."""
+
+
+class Forgotten(msgspec.Struct, frozen=True, gc=False):
+    """Stands in the place of a payload that `EventLog.forget` erased, whatever the event's type."""
+
+    forgotten: Literal[True] = True
+
+
+def encode_tombstone(type: str, turn_id: str | None) -> Encoded:
+    """What is left of an event that was forgotten; raises InvalidEvent for a type or a turn that none could have."""
+    kind = event_type(type)
+    return Encoded(kind.name, _checked_turn(kind, turn_id), None, TOMBSTONE, Forgotten())
 
 
 def encode_event(type: str, data: EventData, turn_id: str | None = None, key: str | None = None) -> Encoded:

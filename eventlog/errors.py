@@ -10,6 +10,7 @@
     │   └── UnsupportedSchema, OwnershipLost              (a NotALog; a LogInUse, of an owner)
     ├── OwnerUnreachable, NotServed, InvalidRequest       the log's owner could not be asked, or refused
     ├── OutcomeUnknown, StorageFull, DamagedFile, StoreError  the disk or SQLite let us down
+    ├── ErasureIncomplete                             it was forgotten, and its bytes are still on the disk
     ├── BrokenInvariant                                   we let you down; nothing more is written
     └── DiscoveryError, ManifestError, ActivationError    an agent's hooks or extensions cannot be loaded
 
@@ -156,7 +157,9 @@ class CursorExpired(EventLogError):
 
     def __init__(self, floor: int) -> None:
         self.floor = floor
-        super().__init__(f"events before {floor} were pruned; read on from there")
+        super().__init__(
+            f"some events before {floor} were pruned; read from the beginning what is left of them, or on from {floor}"
+        )
 
 
 class VersionUnavailable(EventLogError):
@@ -324,6 +327,14 @@ class StoreError(EventLogError):
     def __init__(self, why: str) -> None:
         self.why = why
         super().__init__(f"nothing was stored: {why}")
+
+
+class ErasureIncomplete(EventLogError):
+    """Sessions are forgotten and read by nobody, but what they held is still in the file's write-ahead log."""
+
+    def __init__(self, path: str | PathLike[str], why: str) -> None:
+        self.path, self.why = fspath(path), why
+        super().__init__(f"{self.path}: what was forgotten is not off the disk yet: {why}; end that and forget again")
 
 
 class BrokenInvariant(EventLogError):

@@ -20,11 +20,14 @@ from eventlog.encoding import (
     MAX_DEPTH,
     MAX_EVENT_BYTES,
     MAX_ID_CHARACTERS,
+    TOMBSTONE,
     Encoded,
     EventData,
+    Forgotten,
     check_id,
     encode_event,
     encode_json,
+    encode_tombstone,
     encode_value,
     invalid,
 )
@@ -79,6 +82,7 @@ __all__ = [
     "MAX_DEPTH",
     "MAX_EVENT_BYTES",
     "MAX_ID_CHARACTERS",
+    "TOMBSTONE",
     "TURN_INTERRUPTED",
     "TYPE_KEYS",
     "VOCABULARY",
@@ -93,6 +97,7 @@ __all__ = [
     "Envelope",
     "Event",
     "EventData",
+    "Forgotten",
     "InputRequest",
     "InputRequested",
     "InputResolution",
@@ -180,13 +185,18 @@ class Event(msgspec.Struct, Generic[T], frozen=True, eq=False, gc=False):
     def data(self) -> T:
         """The payload struct for types of the vocabulary, plain JSON for others; decoded on first use.
 
-        Raises CorruptEvent when the stored bytes cannot be read.
+        Of an event that was forgotten it is `Forgotten()`. Raises CorruptEvent when the stored bytes cannot be read.
         """
         payload = self._payload
         if payload is msgspec.UNSET or payload.__class__ is Corrupt:
-            payload = self._decoded(decoder_of(self.type))
+            payload = self._decoded(_read_tombstone if self.is_forgotten else decoder_of(self.type))
             msgspec.structs.force_setattr(self, "_payload", payload)
         return cast(T, payload)
+
+    @property
+    def is_forgotten(self) -> bool:
+        """Whether its data was erased: its place, type, turn and time are what is left of it."""
+        return self.raw == TOMBSTONE
 
     @property
     def at(self) -> datetime:
@@ -270,6 +280,9 @@ class Event(msgspec.Struct, Generic[T], frozen=True, eq=False, gc=False):
         return f"Event({self.type!r}, session_id={self.session_id!r}, index={self.index}, position={self.position})"
 
 
+_read_tombstone = msgspec.json.Decoder(Forgotten).decode
+
+
 if TYPE_CHECKING:
     SessionEvent: TypeAlias = Event[Any]
 else:
@@ -343,6 +356,8 @@ def parse_envelope(line: bytes) -> Envelope:
     raw = bytes(wire.data)
     session_id = check_id("sessionId", wire.session_id)
     turn_id = None if wire.turn_id is msgspec.UNSET else wire.turn_id
+    if raw == TOMBSTONE:
+        return Envelope(wire.index, session_id, parse_time(wire.at), encode_tombstone(wire.type, turn_id))
     encoded = encode_event(wire.type, _read("data", decode_json, raw), turn_id)
     if encoded.raw != raw:  # spaces, escapes, or a loss
         json.loads(raw, object_pairs_hook=_refuse_twins)

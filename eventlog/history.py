@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, BinaryIO
 
 from eventlog.errors import EventLogError, InvalidEvent, SessionExists
-from eventlog.events import Envelope, SessionStarted, decode_json, parse_envelope
+from eventlog.events import TOMBSTONE, Envelope, SessionStarted, decode_json, parse_envelope
 from eventlog.store.history import Taken, import_batch
 
 if TYPE_CHECKING:  # the log offers these functions as its methods
@@ -145,6 +145,8 @@ async def _append(log: EventLog, envelope: Envelope) -> int:
     """Append under a key made from the line's own place, so that the same line again changes nothing."""
     key = f"import:{envelope.index}"
     encoded = envelope.encoded
+    if encoded.raw == TOMBSTONE:
+        raise InvalidEvent("data", "was forgotten; it can be imported as history, and not as a new event")
     if isinstance(encoded.payload, SessionStarted):
         try:
             return (await log.record_start(envelope.session_id, encoded.payload, key)).position

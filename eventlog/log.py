@@ -12,6 +12,7 @@ from secrets import token_hex
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from eventlog import upkeep
 from eventlog.clock import Clock, SystemClock
 from eventlog.encoding import Encoded, EventData, check_id, encode_event, plain
 from eventlog.errors import (
@@ -23,7 +24,16 @@ from eventlog.errors import (
     SessionExists,
     SessionNotFound,
 )
-from eventlog.events import Envelope, Event, NewEvent, SessionInfo, SessionStarted, decode_json, parse_envelope
+from eventlog.events import (
+    TOMBSTONE,
+    Envelope,
+    Event,
+    NewEvent,
+    SessionInfo,
+    SessionStarted,
+    decode_json,
+    parse_envelope,
+)
 from eventlog.following import RemoteCommits, Waiters, pages, wait_in, wake
 from eventlog.history import ImportReport, import_lines
 from eventlog.serving import Commands, LogCommands, Server
@@ -33,9 +43,10 @@ from eventlog.store.drafting import Append
 from eventlog.store.events import MAX_OWN_TYPES, MAX_TYPES, info_at_start, last_position
 from eventlog.store.heads import Head
 from eventlog.store.index import SLICE_ROWS
-from eventlog.store.reading import Bounds, find_session, sessions_page, wanted
+from eventlog.store.reading import Bounds, find_session, log_floor, sessions_page, wanted
 from eventlog.store.stats import collect
 from eventlog.store.store import Durability, Store
+from eventlog.upkeep import BackedUp, Forgot, Pruned, Vacuumed
 
 SESSIONS_PER_PAGE = 500
 RECENT_SESSIONS = 4_096
@@ -374,7 +385,7 @@ class EventLog:
     def read_envelope(self, line: bytes) -> Envelope:
         """One line of history, redacted as an append is; raises InvalidEvent."""
         envelope = parse_envelope(line)
-        if self._redact is None:
+        if self._redact is None or envelope.data == TOMBSTONE:
             return envelope
         redacted = self.encode(envelope.type, decode_json(envelope.data), envelope.turn_id, None)
         return Envelope(envelope.index, envelope.session_id, envelope.at_us, redacted)
@@ -443,25 +454,36 @@ class EventLog:
         project: str | None = None,
         reverse: bool = False,
     ) -> AsyncIterator[Event[Any]]:
-        """Events of all sessions by position; `after` and `before` are exclusive positions."""
-        store = self.store
+        """Events of all sessions by position; `after` and `before` are exclusive positions.
+
+        Raises CursorExpired when a session was pruned behind `after`; without it, what is left is read.
+        """
         if project is not None:
             check_id("project", project)
+        bounds = Bounds(after, before, wanted(types), 0, reverse, None if after is None else 1)
+        async for event in self._pages(bounds, project, limit):
+            yield event
+
+    async def _pages(self, bounds: Bounds, project: str | None, limit: int | None) -> AsyncIterator[Event[Any]]:
+        store = self.store
 
         async def page(bounds: Bounds) -> list[Event[Any]]:
             return await store.read(store.reading.log_page, bounds, project)
 
-        bounds = Bounds(after, before, wanted(types), 0, reverse)
         async for event in pages(page, _position_of, bounds, limit):
             yield event
 
     async def tail(self, after: int | None = None, types: Iterable[str] | None = None) -> AsyncIterator[Event[Any]]:
-        """Events of all sessions behind a position, then live ones, without a gap or a repeat; ends with the log."""
+        """Events of all sessions behind a position, then live ones, without a gap or a repeat; ends with the log.
+
+        Raises CursorExpired when a session was pruned behind the last event that it gave, or behind `after`.
+        """
         position, only = after or 0, wanted(types)
         with suppress(LogClosed):  # in the middle of a read
+            seen_floor = await self.store.read(log_floor) if after is None else 1
             while not self.ended():
                 seen = await self.committed()
-                async for event in self.read(after=position, before=seen + 1, types=only):
+                async for event in self._pages(Bounds(position, seen + 1, only, 0, False, seen_floor), None, None):
                     position = event.position
                     yield event
                 position = max(position, seen)
@@ -529,6 +551,49 @@ class EventLog:
         Quick (`full=False`) leaves out SQLite's check of every page. `progress(done, total)` is called on the loop.
         """
         return await check(self.store, full=full, progress=progress)
+
+    # -- care for the file --------------------------------------------------------------------------------------
+
+    async def backup(self, path: str | Path, progress: Progress | None = None) -> BackedUp:
+        """Copy the log to a new file, as it is at one moment, while appends go on; it is proven before this returns.
+
+        The copy is a log of its own, in a new era once it is opened. `progress(done, total)` is in bytes, copied and
+        then proven, and is called on the loop. Raises FileExistsError, and DamagedFile when the log is not whole.
+        """
+        return await upkeep.back_up(self.store, Path(path), progress)
+
+    async def prune(
+        self,
+        older_than_s: float | None = None,
+        keep_events: int | None = None,
+        keep_bytes: int | None = None,
+        deltas: bool = False,
+        progress: Progress | None = None,
+    ) -> Pruned:
+        """Remove whole finished sessions, the oldest first, and the deltas of finished turns; the file shrinks.
+
+        Each rule stands for itself: sessions that ended `older_than_s` seconds ago; the oldest ones while the log has
+        more than `keep_events`, or its pages take more than `keep_bytes`; with `deltas` every `*.appended` event whose
+        text stands in a later `*.completed` of a turn that has ended. What is owed to extensions, jobs, reminders and
+        hooks that run stays. `progress(done, total)` is in events. Raises InvalidName when no rule is given.
+        """
+        return await upkeep.prune(self, older_than_s, keep_events, keep_bytes, deltas, progress)
+
+    async def forget(self, *session_ids: str, progress: Progress | None = None) -> Forgot:
+        """Erase what was said in these sessions, and all that was kept for them; that they were there stays.
+
+        Their events keep index and position, and their data is `Forgotten()`. The whole file is written anew, so that
+        the disk keeps nothing either; appends wait for that. Backups of before are not touched. Raises
+        SessionNotFound, and ErasureIncomplete when a reader still holds the old bytes after 5 s.
+        """
+        return await upkeep.forget(self, session_ids, progress)
+
+    async def vacuum(self, full: bool = False) -> Vacuumed:
+        """Give unused pages back to the disk, a few at a time; with `full` by writing the whole file anew.
+
+        Then appends wait, and as much room again is needed meanwhile.
+        """
+        return await upkeep.vacuum(self, full)
 
 
 def _position_of(event: Event[Any]) -> int:

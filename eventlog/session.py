@@ -14,7 +14,7 @@ from eventlog.events import Event, NewEvent, SessionInfo
 from eventlog.following import pages, wait_in
 from eventlog.store.events import as_time
 from eventlog.store.heads import Head
-from eventlog.store.reading import Bounds, wanted
+from eventlog.store.reading import Bounds, session_floor, wanted
 
 if TYPE_CHECKING:  # the log makes sessions; a session only needs the name of its type
     from eventlog.log import EventLog
@@ -110,19 +110,27 @@ class Session:
         types: Iterable[str] | None = None,
         reverse: bool = False,
     ) -> AsyncIterator[Event[Any]]:
-        """Its events in index order, or the other way; `after` and `before` are exclusive indexes."""
-        bounds = Bounds(after, before, wanted(types), 0, reverse)
+        """Its events in index order, or the other way; `after` and `before` are exclusive indexes.
+
+        Raises CursorExpired when events behind `after` were pruned; without it, what is left is read.
+        """
+        bounds = Bounds(after, before, wanted(types), 0, reverse, None if after is None else 0)
         async for event in pages(self._page, _index_of, bounds, limit):
             yield event
 
     async def tail(self, after: int | None = None) -> AsyncIterator[Event[Any]]:
-        """Its events behind an index, then live ones, without a gap or a repeat; ends when the log closes."""
+        """Its events behind an index, then live ones, without a gap or a repeat; ends when the log closes.
+
+        Raises CursorExpired when events were pruned behind the last one that it gave, or behind `after`.
+        """
         log, head, index = self._log, self._head, -1 if after is None else after
         with suppress(LogClosed):  # in the middle of a read
+            seen_floor = await log.store.read(session_floor, self._key) if after is None else 0
             while not log.ended():
                 seen = 0 if head is not None else await log.committed()
                 upto = -1 if head is None else head.next_index - 1
-                async for event in self.read(after=index):
+                bounds = Bounds(after=index, limit=0, seen_floor=seen_floor)
+                async for event in pages(self._page, _index_of, bounds, None):
                     index = event.index
                     yield event
                 index = max(index, upto)  # the last ones may be gone

@@ -42,6 +42,7 @@ EXAMPLES: list[EventLogError] = [
     errors.StorageFull("the disk is full"),
     errors.DamagedFile("agent.db", "a page is malformed"),
     errors.StoreError("SQLite is too old"),
+    errors.ErasureIncomplete("agent.db", "a reader holds the old bytes"),
     errors.BrokenInvariant("index 4 does not follow 2"),
     errors.DiscoveryError([FINDING]),
     errors.ManifestError([FINDING, FINDING]),

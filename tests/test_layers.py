@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).parents[1] / "eventlog"
 LAYERS = (
     ("errors clock vocabulary encoding events logs messages",),
     ("store",),
-    ("log session following history serving",),  # the front door
+    ("log session following history serving upkeep",),  # the front door
     ("observe", "durable", "host", "projections", "recovery"),
     ("inspection", "runtime", "agents", "replay", "settings"),
     ("control",),
@@ -51,6 +51,7 @@ PUBLIC_MODULES = {
     "eventlog.replay",
     "eventlog.settings",
     "eventlog.testing",
+    "eventlog.upkeep",
 }
 
 # Imports inside of functions hide cycles, so each needs its reason: (importing module, imported module) -> reason.

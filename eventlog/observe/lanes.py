@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
-from eventlog.errors import ForkedProcess, LogClosed, SessionNotFound
+from eventlog.errors import CursorExpired, ForkedProcess, LogClosed, SessionNotFound
 from eventlog.events import Event, SessionInfo
 from eventlog.log import EventLog
 from eventlog.observe.inbox import RETRY_S
@@ -83,8 +83,8 @@ class Lanes:
         try:
             session = await self._log.session(lane.event.session_id)
             page = [event async for event in session.read(after=after, before=last_index + 1, limit=limit)]
-        except SessionNotFound:
-            page = []
+        except (SessionNotFound, CursorExpired):
+            page = []  # pruned: no hook waited for it, or it would not have been
         upto_index = page[-1].index if len(page) == limit else last_index
         recorded = await self._cursors.recorded_here(page)
         wanted = [event for event in recorded if types is None or event.type in types]

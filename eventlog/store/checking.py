@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from eventlog.errors import CorruptEvent
+from eventlog.errors import CorruptEvent, shown
 from eventlog.events import Event
 from eventlog.store.events import last_position
 from eventlog.store.reading import Bounds, Reading, damage
@@ -56,20 +56,28 @@ class Report:
         """Whether the whole file holds what it should."""
         return not (self.damaged_count or self.missing or self.faults or self.head)
 
+    def first_fault(self) -> str:
+        """One of the faults that were found, in words; empty when there is none."""
+        for event in self.damaged:
+            return f"event {event.index} of session {shown(event.session_id)}: {event.why}"
+        for gap in self.missing:
+            return f"positions {gap.first} to {gap.last} are missing"
+        return self.faults[0] if self.faults else ""
+
 
 async def check(store: Store, *, full: bool, progress: Progress | None) -> Report:
     """Check page by page, so that appends and other readers go on meanwhile."""
     report, state = Report(), _State()
     proven = await store.read(store.proven)  # before the end is looked up: appends go on meanwhile
     end = await store.read(last_position)
-    await store.read(_load_removed, state)
+    removed = await store.read(_removed_in_all)
     while state.position < end:
         rows = await store.read(_page, state, report, end)
         if progress is not None:
             progress(min(state.position, end), end)
         if not rows:
             break
-    _find_missing(state, report, end + 1)
+    await store.read(_finish, state, report, end, removed)
     report.sessions = len(state.next_index)
     await store.read_aside(_check_index, report, full)
     if proven is not None and end < proven:
@@ -80,13 +88,14 @@ async def check(store: Store, *, full: bool, progress: Progress | None) -> Repor
 class _State:
     def __init__(self) -> None:
         self.position = 0
-        self.next_index: dict[str, int] = {}
-        self.removed: list[tuple[int, int]] = []
+        self.removed = 0  # of the positions so far, those that were pruned
+        self.next_index: dict[str, tuple[int, int]] = {}  # of each session, and what `removed` was at its last event
+        self.left_out = 0  # indexes that sessions leave out
         self.reading = Reading()
 
 
-def _load_removed(connection: sqlite3.Connection, state: _State) -> None:
-    state.removed = connection.execute("SELECT first, last FROM removed ORDER BY first").fetchall()
+def _removed_in_all(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("SELECT coalesce(sum(last - first + 1), 0) FROM removed").fetchone()[0])
 
 
 def _page(connection: sqlite3.Connection, state: _State, report: Report, end: int) -> int:
@@ -100,13 +109,38 @@ def _page(connection: sqlite3.Connection, state: _State, report: Report, end: in
         ).fetchall()
     )
     for event in events:
-        _find_missing(state, report, event.position)
+        if event.position > state.position + 1:
+            _account(connection, state, report, event.position)
         state.position = event.position
         report.events += 1
         _check_event(event, digests[event.position], state, report)
-        if event.type == "session.started" and event.index == 0:
+        if event.type == "session.started" and event.index == 0 and not event.is_forgotten:
             _check_session(connection, event, report)
     return len(events)
+
+
+def _account(connection: sqlite3.Connection, state: _State, report: Report, upto: int) -> None:
+    """Every position between the last one seen and `upto` has to be in a removed range, as of the same snapshot."""
+    first = state.position + 1
+    for low, high in connection.execute(
+        "SELECT first, last FROM removed WHERE last >= ? AND first < ? ORDER BY first", (first, upto)
+    ).fetchall():
+        if low > first:
+            report.missing.append(Missing(first, low - 1))
+        state.removed += min(high, upto - 1) - max(low, first) + 1
+        first = max(first, high + 1)
+    if first < upto:
+        report.missing.append(Missing(first, upto - 1))
+
+
+def _finish(connection: sqlite3.Connection, state: _State, report: Report, end: int, removed: int) -> None:
+    """What is behind the last event; and as many indexes as positions are gone, in all."""
+    _account(connection, state, report, end + 1)
+    pruned = dict(connection.execute("SELECT id, first_index FROM session WHERE first_index > 0").fetchall())
+    left_out = state.left_out + sum(count for id, count in pruned.items() if id not in state.next_index)
+    was_still = removed == _removed_in_all(connection)  # else something was pruned while this was checked
+    if was_still and not report.missing and not report.damaged_count and left_out != state.removed:
+        report.faults.append(f"sessions leave out {left_out} indexes, and {state.removed} events were pruned")
 
 
 def _check_session(connection: sqlite3.Connection, event: Event[Any], report: Report) -> None:
@@ -125,30 +159,24 @@ def _check_session(connection: sqlite3.Connection, event: Event[Any], report: Re
 
 def _check_event(event: Event[Any], digest: bytes, state: _State, report: Report) -> None:
     why = damage(event, digest)
-    expected = state.next_index.get(event.session_id)
-    if why is None and expected is not None and event.index != expected and not state.removed:
+    known = state.next_index.get(event.session_id)
+    expected, removed_before = (0, 0) if known is None else known
+    left_out = event.index - expected
+    if (
+        why is None
+        and not 0 <= left_out <= state.removed - removed_before
+        and (known is not None or not report.missing)
+    ):
         why = f"its index should be {expected}"
     if why is None:
-        state.next_index[event.session_id] = event.index + 1
+        state.next_index[event.session_id] = (event.index + 1, state.removed)
+        state.left_out += left_out
         return
-    if expected is not None:
-        state.next_index[event.session_id] = expected + 1  # what it was, whatever it says now
+    if known is not None:
+        state.next_index[event.session_id] = (expected + 1, state.removed)  # what it was, whatever it says now
     report.damaged_count += 1
     if len(report.damaged) < MAX_NAMED:
         report.damaged.append(Damaged(event.session_id, event.index, event.position, why))
-
-
-def _find_missing(state: _State, report: Report, upto: int) -> None:
-    """Every position between the last one seen and `upto` has to be in a removed range."""
-    first = state.position + 1
-    for low, high in state.removed:
-        if high < first or low >= upto:
-            continue
-        if low > first:
-            report.missing.append(Missing(first, low - 1))
-        first = max(first, high + 1)
-    if first < upto:
-        report.missing.append(Missing(first, upto - 1))
 
 
 def _check_index(connection: sqlite3.Connection, report: Report, full: bool) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from eventlog.events import Event
+from eventlog.events import TOMBSTONE, Event
 from eventlog.store.events import last_position
 from eventlog.store.reading import Bounds, Reading
 from eventlog.store.store import Store
@@ -126,15 +126,15 @@ class Cursors:
         await self._store.write(_leave, self._agent, finished, seen, cut, for_good, self._store.clock.now_us())
 
     async def page(self, after: int, limit: int) -> list[Event[Any]]:
-        """Up to `limit` events behind a position that were recorded here: imported ones are left out.
+        """Up to `limit` events behind a position that hooks are shown: imported and forgotten ones are left out.
 
         Fewer than `limit` says nothing about what follows, none at all says that nothing does.
         """
         return await self._store.read(_page, self._store.reading, after, limit)
 
     async def recorded_here(self, events: list[Event[Any]]) -> list[Event[Any]]:
-        """The events without the imported ones."""
-        return await self._store.read(_without_imported, events) if events else events
+        """The events without the imported and the forgotten ones."""
+        return await self._store.read(_shown, events) if events else events
 
 
 # -- joining ---------------------------------------------------------------------------------------------------------
@@ -256,8 +256,8 @@ class Counts:
         return self._connection.execute(
             "SELECT t.name, min(l.position), max(l.position), count(*) FROM log AS l"
             " JOIN session AS s ON s.session = l.session JOIN event_type AS t ON t.type = l.type"
-            " WHERE l.position BETWEEN ? AND ? AND (s.agent IS NULL OR s.agent = ?) GROUP BY l.type",
-            (first, last, self._agent),
+            " WHERE l.position BETWEEN ? AND ? AND (s.agent IS NULL OR s.agent = ?) AND l.data <> ? GROUP BY l.type",
+            (first, last, self._agent, TOMBSTONE.decode()),  # what was forgotten is in a gap of its own
         ).fetchall()
 
 
@@ -306,8 +306,12 @@ def _advance(
     )
     if thrown:
         connection.executemany(
-            "INSERT INTO hook_error (agent, name, position, message, at) VALUES (?, ?, ?, ?, ?)",
-            [(agent, each.name, each.position, each.message, each.at_us) for each in thrown],
+            "INSERT INTO hook_error (agent, name, position, message, at) SELECT ?, ?, ?, ?, ?"
+            " WHERE NOT EXISTS (SELECT 1 FROM log WHERE position = ? AND data = ?)",  # it may quote what was forgotten
+            [
+                (agent, each.name, each.position, each.message, each.at_us, each.position, TOMBSTONE.decode())
+                for each in thrown
+            ],
         )
         connection.execute(
             "DELETE FROM hook_error WHERE error <= (SELECT max(error) FROM hook_error) - ?", (KEPT_ERRORS,)
@@ -343,16 +347,57 @@ def _leave(
 def _page(connection: sqlite3.Connection, reading: Reading, after: int, limit: int) -> list[Event[Any]]:
     while True:
         events = reading.log_page(connection, Bounds(after=after, limit=limit))
-        shown = _without_imported(connection, events)
+        shown = _shown(connection, events)
         if shown or not events:
             return shown
         after = events[-1].position
 
 
-def _without_imported(connection: sqlite3.Connection, events: list[Event[Any]]) -> list[Event[Any]]:
+def _shown(connection: sqlite3.Connection, events: list[Event[Any]]) -> list[Event[Any]]:
     if not events:
         return events
     ranges = _imported(connection, events[0].position, events[-1].position)
-    if not ranges:
-        return events
-    return [event for event in events if not any(first <= event.position <= last for first, last in ranges)]
+    return [event for event in events if not (event.is_forgotten or _is_in(event.position, ranges))]
+
+
+def _is_in(position: int, ranges: list[tuple[int, int]]) -> bool:
+    return any(first <= position <= last for first, last in ranges)
+
+
+# -- what goes from the log ------------------------------------------------------------------------------------------
+
+
+def miss(connection: sqlite3.Connection, positions: Sequence[int], now_us: int) -> None:
+    """Before the events at these positions go: what a hook is not known to have finished of them is a gap of it."""
+    if not positions:
+        return
+    hooks = connection.execute("SELECT hook, agent, cursor, events FROM hook WHERE cursor < ?", (positions[-1],))
+    behind = hooks.fetchall()
+    if not behind:
+        return
+    low = min(cursor for _, _, cursor, _ in behind)
+    rows = connection.execute(
+        "SELECT l.position, t.name, s.agent FROM log AS l JOIN event_type AS t ON t.type = l.type"
+        " JOIN session AS s ON s.session = l.session"
+        " WHERE l.position IN (SELECT value FROM json_each(?)) ORDER BY l.position",
+        (msgspec.json.encode([position for position in positions if position > low]).decode(),),
+    ).fetchall()
+    imported = _imported(connection, positions[0], positions[-1])
+    for hook, agent, cursor, events in behind:
+        types = set(msgspec.json.decode(events))
+        missed = [
+            position
+            for position, type_, of_agent in rows
+            if position > cursor and of_agent in (None, agent) and (type_ in types or EVERY in types)
+            if not _is_in(position, imported)
+        ]
+        if missed:
+            _insert_gap(connection, hook, None, Gap(missed[0], missed[-1], len(missed)), now_us)
+
+
+def forget(connection: sqlite3.Connection, session: int, _id: str, _now_us: int) -> dict[str, int]:
+    """What handlers threw at a session's events may quote them."""
+    done = connection.execute(
+        "DELETE FROM hook_error WHERE (SELECT session FROM log WHERE position = hook_error.position) = ?", (session,)
+    )
+    return {"hookErrors": done.rowcount}

@@ -245,3 +245,19 @@ def list_gaps(connection: sqlite3.Connection, extension: int | None = None, afte
     """The gaps that were opened after the gap with this key, oldest first."""
     rows = connection.execute(_GAPS, {"after": after, "extension": extension}).fetchall()
     return [DeliveryGap(*row[:-1], *map(as_time, row[-1:])) for row in rows]
+
+
+# ------------------------------------------------------------------------------------------------------- forgetting
+
+
+def forget(connection: sqlite3.Connection, session: int, _id: str, now_us: int) -> dict[str, int]:
+    """What is owed of a session, its dead letters, and what handlers said of them; what was live is a gap then."""
+    connection.execute(_FORGOTTEN, (now_us, session))
+    return {"deliveries": connection.execute("DELETE FROM delivery WHERE session = ?", (session,)).rowcount}
+
+
+_FORGOTTEN = """
+    INSERT INTO delivery_gap (extension, project, reason, first, last, count, at)
+    SELECT extension, project, 'forgotten', min(position), max(position), count(*), ?
+    FROM delivery WHERE session = ? AND state <> 'dead' GROUP BY extension, project
+"""

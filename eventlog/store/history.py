@@ -129,29 +129,31 @@ class _Import:
             same = (stored.type, stored.turn_id, stored.at_us) == (envelope.type, envelope.turn_id, envelope.at_us)
             equal = same and same_json(stored.data, envelope.data)
         else:
-            equal = self._equals_stored(head, envelope)
+            row = self._stored(head, envelope.index)
+            if row is None:
+                return "is not in this log any more: it was pruned, or lost"
+            same = row[:3] == (envelope.type, envelope.turn_id, envelope.at_us)
+            equal = same and same_json(row[3], envelope.data)
         if not equal:
             return "differs from the event that is stored there"
         self.taken.known += 1
         return None
 
-    def _equals_stored(self, head: Head, envelope: Envelope) -> bool:
-        offset = envelope.index - head.tail.first
+    def _stored(self, head: Head, index: int) -> tuple[Any, ...] | None:
+        offset = index - head.tail.first
         if head.tail.positions and offset >= 0:
             position: int | None = head.tail.positions[offset]
         else:
             found = self._connection.execute(
-                "SELECT position FROM session_index WHERE session = ? AND idx = ?", (head.key, envelope.index)
+                "SELECT position FROM session_index WHERE session = ? AND idx = ?", (head.key, index)
             ).fetchone()
             position = found[0] if found else None
-        row = self._connection.execute(
+        row: tuple[Any, ...] | None = self._connection.execute(
             "SELECT t.name, l.turn_id, l.at, CAST(l.data AS BLOB) FROM log AS l"
             " JOIN event_type AS t ON t.type = l.type WHERE l.position = ?",
             (position,),
         ).fetchone()
-        if row is None or row[:3] != (envelope.type, envelope.turn_id, envelope.at_us):
-            return False
-        return same_json(row[3], envelope.data)
+        return row
 
     # -- the batch ----------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable
 
+from eventlog.encoding import MAX_ID_CHARACTERS
 from eventlog.store.store import Store
 
 DEPLOYMENT = ""
@@ -162,6 +163,24 @@ def _first_session(connection: sqlite3.Connection, claims: Iterable[str], sessio
         if claim == session_id or connection.execute("SELECT 1 FROM session WHERE id = ?", (claim,)).fetchone():
             return claim
     return None
+
+
+def forget(connection: sqlite3.Connection, session: int, id: str, _now_us: int) -> dict[str, int]:
+    """The same, and every key that begins with the id, whatever follows; not one that begins with a longer id."""
+    (channel_id,) = connection.execute("SELECT channel_id FROM session WHERE session = ?", (session,)).fetchone()
+    values, files = forget_kept(connection, id, channel_id)
+    rows = connection.execute(
+        "SELECT agent, key FROM kv WHERE substr(key, 1, length(:id)) = :id", {"id": id}
+    ).fetchall()
+    mine = [row for row in rows if not _is_of_longer(connection, row[1], id)]
+    connection.executemany("DELETE FROM kv WHERE agent = ? AND key = ?", mine)
+    return {"files": files, "kvKeys": values + len(mine)}
+
+
+def _is_of_longer(connection: sqlite3.Connection, key: str, id: str) -> bool:
+    longer = [key[:length] for length in range(len(id) + 1, min(len(key), MAX_ID_CHARACTERS) + 1)]
+    marks = ",".join("?" * len(longer))
+    return connection.execute(f"SELECT 1 FROM session WHERE id IN ({marks})", longer).fetchone() is not None
 
 
 def _starts_with(column: str, prefix: str) -> tuple[str, tuple[str, ...]]:

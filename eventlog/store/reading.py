@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from eventlog.encoding import check_id
-from eventlog.errors import InvalidName
+from eventlog.errors import CursorExpired, InvalidName
 from eventlog.events import Corrupt, Event, SessionInfo
 from eventlog.store.drafting import checksum
 from eventlog.store.events import LAST_IN_INDEX, Eras, as_time, last_position
@@ -30,13 +30,17 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Which events a page takes: exclusive bounds, types, direction and length."""
+    """Which events a page takes: exclusive bounds, types, direction and length.
+
+    A reader that has a cursor says which floor it has `seen`; it is told when a higher one passes its cursor.
+    """
 
     after: int | None = None
     before: int | None = None
     types: tuple[str, ...] | None = None
     limit: int = 1_000
     reverse: bool = False
+    seen_floor: int | None = None
 
     @property
     def low(self) -> int:
@@ -47,6 +51,11 @@ class Bounds:
     def high(self) -> int:
         """The exclusive upper bound, within what SQLite can hold."""
         return MAX_POSITION if self.before is None else max(-1, min(self.before, MAX_POSITION))
+
+    def check(self, floor: int) -> None:
+        """Raise CursorExpired when what the reader is owed may have been pruned."""
+        if self.seen_floor is not None and floor > max(self.seen_floor, self.low + 1):
+            raise CursorExpired(floor)
 
 
 def wanted(types: Iterable[str] | None) -> tuple[str, ...] | None:
@@ -71,7 +80,12 @@ class Reading:
     def session_page(
         self, connection: sqlite3.Connection, session_key: int, bounds: Bounds, tail: list[tuple[int, int]] | None
     ) -> list[Event[Any]]:
-        """A page of one session. `tail` is what the owner knows of its unabsorbed events, None in other processes."""
+        """A page of one session. `tail` is what the owner knows of its unabsorbed events, None in other processes.
+
+        Raises CursorExpired.
+        """
+        if bounds.seen_floor is not None:
+            bounds.check(session_floor(connection, session_key))
         types, type_values = self._type_filter(connection, bounds.types)
         if types is None:
             return []
@@ -144,7 +158,9 @@ class Reading:
         return rows
 
     def log_page(self, connection: sqlite3.Connection, bounds: Bounds, project: str | None = None) -> list[Event[Any]]:
-        """A page of the whole log, by position."""
+        """A page of the whole log, by position; raises CursorExpired."""
+        if bounds.seen_floor is not None:
+            bounds.check(log_floor(connection))
         types, values = self._type_filter(connection, bounds.types)
         if types is None:
             return []
@@ -221,6 +237,17 @@ class Reading:
             self._sessions.clear()
         self._sessions[key] = row[0]
         return str(row[0])
+
+
+def log_floor(connection: sqlite3.Connection) -> int:
+    """The first position from which on no session was pruned."""
+    return int(connection.execute("SELECT position FROM floor").fetchone()[0])
+
+
+def session_floor(connection: sqlite3.Connection, session_key: int) -> int:
+    """The first index of a session that was not pruned."""
+    row = connection.execute("SELECT first_index FROM session WHERE session = ?", (session_key,)).fetchone()
+    return 0 if row is None else int(row[0])
 
 
 def damage(event: Event[Any], digest: bytes) -> str | None:

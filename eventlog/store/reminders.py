@@ -1,6 +1,6 @@
 """Reminders as their events tell: which ones a session waits for, and which are due. Owner of the table `reminder`.
 
-Only reading: a trigger of the schema follows the events, in the commit that records them.
+A trigger of the schema follows the events, in the commit that records them; here they are read, and forgotten.
 """
 
 from __future__ import annotations
@@ -76,3 +76,8 @@ def _due(connection: sqlite3.Connection, agent: str, now_us: int, limit: int) ->
         f"{_PENDING}{_OF_AGENT} AND r.due_at > ? ORDER BY r.due_at LIMIT 1", (agent, now_us)
     ).fetchone()
     return Due([PendingReminder(*row) for row in rows], None if next_row is None else int(next_row[3]))
+
+
+def forget(connection: sqlite3.Connection, session: int, _id: str, _now_us: int) -> dict[str, int]:
+    """The reminders of a session; what was pending is not due any more."""
+    return {"reminders": connection.execute("DELETE FROM reminder WHERE session = ?", (session,)).rowcount}

@@ -4,8 +4,8 @@ import asyncio
 import logging
 import os
 import sqlite3
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from secrets import token_hex
 from typing import Concatenate, Literal, ParamSpec, TypeVar
@@ -231,15 +231,34 @@ class Store:
         self, unit: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run a unit that takes long on a connection of its own, so that other reads go on meanwhile."""
+        async with self.aside() as aside:
+            return await aside.unit(lambda connection: in_snapshot(connection, unit, *args, **kwargs))
+
+    @asynccontextmanager
+    async def aside(self) -> AsyncIterator[Database]:
+        """A read-only connection of its own."""
         self.lock.check()
         if self._reader is None:
             raise LogClosed()
         with inspected(self.path, may_be_empty=False):
             aside = await Database(self.path, read_only=True, pragmas=READER_PRAGMAS).open()
             try:
-                return await aside.unit(lambda connection: in_snapshot(connection, unit, *args, **kwargs))
+                yield aside
             finally:
                 await aside.close()
+
+    @contextmanager
+    def checkpoints_suspended(self) -> Iterator[None]:
+        """Let the WAL grow as it must while a long snapshot is held, and say so in the statistics."""
+        writer = self._writer
+        if writer is None:  # then its owner is another process, or nobody writes
+            yield
+            return
+        writer.checkpoints_suspended += 1
+        try:
+            yield
+        finally:
+            writer.checkpoints_suspended -= 1
 
     async def data_version(self) -> int:
         """A number that changes when another process commits."""

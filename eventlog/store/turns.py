@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from eventlog.events import TYPE_KEYS, Cost, JobStatus, TokenUsage, TurnCompleted, decode_json
+from eventlog.events import TOMBSTONE, TYPE_KEYS, Cost, JobStatus, TokenUsage, TurnCompleted, decode_json
 from eventlog.store.events import as_time
 
 _RECEIVED = TYPE_KEYS["message.received"]
@@ -46,7 +46,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 def find_turn(connection: sqlite3.Connection, conversation_id: str, turn_id: str, version: int) -> TurnSnapshot | None:
-    """Exactly this version of a turn, or None."""
+    """Exactly this version of a turn; None when it never was, or was pruned or forgotten."""
     row = connection.execute(
         "SELECT v.session, v.position, l.at, CAST(l.data AS BLOB), s.project FROM turn_version AS v"
         " JOIN session AS s ON s.session = v.session JOIN log AS l ON l.position = v.position"
@@ -56,6 +56,8 @@ def find_turn(connection: sqlite3.Connection, conversation_id: str, turn_id: str
     if row is None:
         return None
     session, position, at_us, raw, project = row
+    if raw == TOMBSTONE:
+        return None
     completed = _decode_turn(raw)
     return TurnSnapshot(
         conversation_id=conversation_id,
@@ -99,3 +101,9 @@ def find_job(connection: sqlite3.Connection, job_id: str, projects: Sequence[str
         return None
     data = {} if row[5] is None else decode_json(row[5])
     return Job(row[0], row[1], row[2], row[3], JobStatus(row[4]), data.get("result"), data.get("error"))
+
+
+def forget(connection: sqlite3.Connection, session: int, _id: str, _now_us: int) -> dict[str, int]:
+    """The names of a session's jobs; their ids and how they ended stay, and so does how often a turn was completed."""
+    done = connection.execute("UPDATE job SET name = NULL WHERE session = ? AND name IS NOT NULL", (session,))
+    return {"jobNames": done.rowcount}

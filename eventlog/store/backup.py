@@ -1,0 +1,201 @@
+"""A copy of the file while it is written to: one read snapshot, proven whole before it gets its name.
+
+The snapshot is held by a connection of its own, so that the copy is what the log was at one moment, however many events
+are appended meanwhile; a copy made step by step from no snapshot would begin again at every commit. It gets no head
+file: whoever opens it first begins a new era, because the log it was taken from has gone on giving out positions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+import re
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import msgspec
+
+from eventlog.errors import DamagedFile, EventLogError
+from eventlog.events import Event
+from eventlog.store.checking import Report, check
+from eventlog.store.database import tell
+from eventlog.store.events import Append, last_position
+from eventlog.store.owner import create_file
+from eventlog.store.space import size_bytes
+from eventlog.store.store import Store
+
+STEP_PAGES = 256
+SIDES = ("", "-wal", "-shm", "-journal", ".head")
+"""What must not be there before: SQLite, or the proof of another log, would be believed beside the copy."""
+
+Progress = Callable[[int, int], None]
+
+
+class BackedUp(msgspec.Struct, frozen=True):
+    """A backup that was made, and proven by a check of all of it."""
+
+    path: str
+    events: int
+    last_position: int
+    size_bytes: int
+
+
+class _Stopped(Exception):
+    """The copying was cancelled."""
+
+
+async def back_up(store: Store, target: Path, progress: Progress | None) -> BackedUp:
+    """Copy the log to a new file of mode 0600, prove it, and only then give it its name.
+
+    `progress(done, total)` is in bytes: of all that is copied, and of all that is proven. Raises FileExistsError, and
+    DamagedFile when the copy is not whole, because the log is not; nothing is left behind then.
+    """
+    target = _absolute(target)
+    _remove_what_was_left(target)
+    _refuse_existing(target)
+    with _partial(target) as partial:
+        position, size = await _copy(store, partial, progress)
+        report = await _prove(Store(partial, store.clock, read_only=True), size, progress)
+        if not report.ok:
+            raise DamagedFile(store.path, f"its copy is not whole, and was not kept: {report.first_fault()}")
+        _give_name(partial, target)
+    return BackedUp(str(target), report.events, position, size)
+
+
+# ------------------------------------------------------------------------------------------------------- the copy
+
+
+async def _copy(store: Store, partial: Path, progress: Progress | None) -> tuple[int, int]:
+    """The position of the last event in the copy, and its size."""
+    loop, stop = asyncio.get_running_loop(), threading.Event()
+
+    def told(done: int, total: int) -> None:
+        if stop.is_set():
+            raise _Stopped
+        if progress is not None:
+            tell(loop, progress, done, 2 * total)  # to be proven then
+
+    async with store.aside() as aside:
+        with store.checkpoints_suspended():
+            copying = aside.unit(_copy_snapshot, partial, told)
+            try:
+                return await asyncio.shield(copying)
+            except asyncio.CancelledError:
+                stop.set()
+                with suppress(_Stopped, EventLogError, OSError):
+                    await copying
+                raise
+
+
+def _copy_snapshot(source: sqlite3.Connection, partial: Path, told: Progress) -> tuple[int, int]:
+    source.execute("BEGIN")
+    try:
+        position = last_position(source)  # from here on it is one snapshot
+        size = size_bytes(source)
+        page_bytes = int(source.execute("PRAGMA page_size").fetchone()[0])
+        with closing(sqlite3.connect(partial, isolation_level=None)) as copy:
+            source.backup(
+                copy,
+                pages=STEP_PAGES,
+                progress=lambda _status, left, total: told((total - left) * page_bytes, total * page_bytes),
+            )
+            copy.execute("PRAGMA journal_mode = DELETE").fetchone()  # all of it in the one file
+        _sync(partial, os.O_RDWR)
+        return position, size
+    finally:
+        source.execute("ROLLBACK")
+
+
+async def _prove(copy: Store, size: int, progress: Progress | None) -> Report:
+    def told(done: int, total: int) -> None:
+        if progress is not None:
+            progress(size + size * done // max(1, total), 2 * size)
+
+    await copy.open(_nothing_lands)
+    try:
+        return await check(copy, full=True, progress=told)
+    finally:
+        await copy.close()
+
+
+def _nothing_lands(recorded: list[Event[Any]], appends: list[Append]) -> None:
+    """Nothing is appended to the copy."""
+
+
+# ------------------------------------------------------------------------------------------------------ its name
+
+
+def _absolute(path: Path) -> Path:
+    return path.absolute()
+
+
+def _refuse_existing(target: Path) -> None:
+    for suffix in SIDES:
+        beside = target.with_name(target.name + suffix)
+        if os.path.lexists(beside):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(beside))
+
+
+@contextmanager
+def _partial(target: Path) -> Iterator[Path]:
+    """A file under another name beside the target, which is locked while it is ours and gone when it is done."""
+    path = target.with_name(f".{target.name}.{token_hex(4)}.partial")
+    create_file(path)
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)  # closed after SQLite has let go of it
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield path
+    finally:
+        _unlink(path)
+        os.close(descriptor)
+
+
+def _remove_what_was_left(target: Path) -> None:
+    """By a process that was killed: nobody holds the lock of it any more."""
+    left = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{8}}\.partial")
+    with suppress(OSError):
+        for path in target.parent.iterdir():
+            if left.fullmatch(path.name):
+                _remove_if_left(path)
+
+
+def _remove_if_left(path: Path) -> None:
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _unlink(path)
+        finally:
+            os.close(descriptor)
+
+
+def _unlink(path: Path) -> None:
+    for suffix in ("-wal", "-shm", "-journal", ""):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def _give_name(partial: Path, target: Path) -> None:
+    """Name it durably, and over nothing that came there meanwhile."""
+    try:
+        os.link(partial, target)
+    except FileExistsError:
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from None
+    except OSError:  # a file system without hard links
+        _refuse_existing(target)
+        partial.rename(target)
+    _sync(target.parent, os.O_RDONLY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
