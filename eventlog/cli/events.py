@@ -36,6 +36,8 @@ _SPOKEN = ("text", "delta", "message", "title", "name", "prompt")
 
 def summary(event: Event[Any]) -> str:
     """What the event says, on one line; raises CorruptEvent when it cannot be read."""
+    if event.is_forgotten:
+        return "(forgotten)"
     data = event.data
     for kind, tell in _TELLERS:
         if isinstance(data, kind):

@@ -188,7 +188,8 @@ class Deliveries:
     def _new_gaps(self, connection: sqlite3.Connection) -> list[DeliveryGap]:
         (last,) = connection.execute("SELECT coalesce(max(gap), 0) FROM delivery_gap").fetchone()
         seen, self._last_gap = self._last_gap, last
-        return [] if seen is None or seen == last else list_gaps(connection, after=seen)
+        new = [] if seen is None or seen == last else list_gaps(connection, after=seen)
+        return [gap for gap in new if gap.reason == "capacity"]  # what was forgotten, somebody asked for
 
     def _purge(self, connection: sqlite3.Connection, limits: Limits, now_us: int) -> int:
         """Remove old dead letters when the first one's time has come; looking for it costs a scan, so look seldom."""
