@@ -11,7 +11,7 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ import msgspec
 
 from eventlog.durable.dead_letters import DeadLetters
 from eventlog.durable.operators import OperatorCommands, Steered
-from eventlog.errors import LogClosed, LogInUse, OutcomeUnknown, OwnerUnreachable
+from eventlog.errors import EventLogError, LogClosed, LogInUse, NotServed, OutcomeUnknown, OwnerUnreachable
 from eventlog.events import Envelope, format_time, parse_envelope
 from eventlog.history import ImportReport, Numbered, take_lines
 from eventlog.log import EventLog
@@ -30,8 +30,23 @@ from eventlog.store.buried import Retried
 from eventlog.store.endpoint import connect
 from eventlog.store.history import Taken
 from eventlog.store.owner import holder_of, owner_of
+from eventlog.upkeep import BackedUp, Forgot, Pruned
 
-__all__ = ["Retried", "Steered", "ask", "import_live", "steer"]
+__all__ = [
+    "BackedUp",
+    "Forgot",
+    "Pruned",
+    "Retried",
+    "Steered",
+    "ask",
+    "back_up",
+    "forget",
+    "import_live",
+    "prune",
+    "steer",
+]
+
+Update = Callable[[int, int], None]
 
 # Of real time, since another process is waited for.
 CONNECT_LIMIT_S = 5.0
@@ -64,6 +79,27 @@ async def steer(path: str | Path, command: str, /, **arguments: Any) -> Any:
         return decode_answer(await log.commands.answer(request))
 
 
+async def back_up(path: str | Path, target: str | Path, progress: Update | None = None) -> BackedUp:
+    """Let the owner of a log make a backup, or make it here as any reader can; see `EventLog.backup`."""
+    target = _absolute(target)
+    try:
+        errand = await ask(path, "backup", path=str(target))
+    except (OwnerUnreachable, NotServed):
+        async with EventLog(path, read_only=True) as log:
+            return await log.backup(target, progress)
+    return msgspec.convert(await _ended(partial(ask, path), errand, progress), BackedUp)
+
+
+async def prune(path: str | Path, progress: Update | None = None, **rules: Any) -> Pruned:
+    """Let the owner of a log prune it, or own it here for as long; see `EventLog.prune`."""
+    return msgspec.convert(await _tended(Path(path), "prune", rules, progress), Pruned)
+
+
+async def forget(path: str | Path, session_ids: Sequence[str], progress: Update | None = None) -> Forgot:
+    """Let the owner of a log forget sessions, or own it here for as long; see `EventLog.forget`."""
+    return msgspec.convert(await _tended(Path(path), "forget", {"session_ids": session_ids}, progress), Forgot)
+
+
 async def import_live(
     path: str | Path,
     lines: Iterable[bytes],
@@ -79,6 +115,34 @@ async def import_live(
         return await take_lines(lines, parse_envelope, take, strict, progress)
     async with met as log:
         return await log.import_events(lines, live=True, strict=strict, progress=progress)
+
+
+# ------------------------------------------------------------------------------------------------- what takes longer
+
+
+async def _tended(path: Path, command: str, arguments: Mapping[str, Any], progress: Update | None) -> Any:
+    met = await _owned_or(path, partial(ask, path, command, **arguments))
+    if not isinstance(met, EventLog):
+        return await _ended(partial(ask, path), met, progress)
+    async with met as log:
+
+        async def asked(command: str, /, **arguments: Any) -> Any:
+            return decode_answer(await log.commands.answer(encode_request(command, arguments)))
+
+        return await _ended(asked, await asked(command, **arguments), progress)
+
+
+async def _ended(ask: Callable[..., Awaitable[Any]], errand: int, progress: Update | None) -> Any:
+    """What an errand came to; it ends with us, if we are cancelled."""
+    try:
+        while not (seen := await ask("errand", errand=errand))["ended"]:
+            if progress is not None and seen["total"] is not None:
+                progress(seen["done"], seen["total"])
+    except asyncio.CancelledError:
+        with suppress(EventLogError):
+            await ask("errand.cancel", errand=errand)
+        raise
+    return seen["result"]
 
 
 # -------------------------------------------------------------------------------------------------- without an owner
@@ -124,6 +188,11 @@ async def _answer(path: Path, request: bytes) -> Any:
         except (EOFError, OSError):
             raise OutcomeUnknown(f"process {pid} ended before it answered") from None
     return decode_answer(answer)
+
+
+def _absolute(path: str | Path) -> Path:
+    """For an owner that stands in another folder."""
+    return Path(path).absolute()
 
 
 def _real(path: Path) -> Path:

@@ -15,6 +15,7 @@ from typing import Any, Literal, Self
 from eventlog import upkeep
 from eventlog.clock import Clock, SystemClock
 from eventlog.encoding import Encoded, EventData, check_id, encode_event, plain
+from eventlog.errands import Errands
 from eventlog.errors import (
     InvalidEvent,
     LimitExceeded,
@@ -97,6 +98,8 @@ class EventLog:
         self.commands = Commands()
         """What other processes can ask of this log while it is open here; the layers above add theirs."""
         _ = self.commands.add(LogCommands(self).all())
+        self._errands = Errands(self)
+        _ = self.commands.add(self._errands.all())
         self._server: Server | None = None
         self._make_store: Callable[[], Store] = lambda: Store(
             self.path,
@@ -150,6 +153,7 @@ class EventLog:
         try:
             if server is not None:
                 await server.close()
+            await self._errands.close()
         finally:
             await self._close_file()
 

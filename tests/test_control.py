@@ -156,7 +156,7 @@ async def test_an_owner_says_who_it_is_and_what_it_answers(path: Path) -> None:
         assert await ask(path, "ping") == {
             "pid": os.getpid(),
             "head": 1,
-            "commands": ["append", "import", "ping", "stats"],
+            "commands": ["append", "backup", "errand", "errand.cancel", "forget", "import", "ping", "prune", "stats"],
         }
         assert await ask(str(path), "stats") == await log.stats()
         link = path.with_name("link.db")

@@ -244,7 +244,8 @@ async def test_a_forgotten_session_goes_out_and_comes_in_as_what_it_is(tmp_path:
 
 async def test_redacting_leaves_tombstones_alone(tmp_path: Path) -> None:
     def redact(event: NewEvent) -> NewEvent:
-        return NewEvent(event.type, {**dict(event.data), "redacted": True}, event.turn_id, event.key)  # type: ignore[call-overload]
+        data = {**msgspec.to_builtins(event.data), "redacted": True}
+        return NewEvent(event.type, data, event.turn_id, event.key)
 
     line = b'{"type":"own.type","index":0,"sessionId":"s","at":"2026-01-01T00:00:00Z","data":%s}' % TOMBSTONE
     async with EventLog(tmp_path / "agent.db", redact=redact) as log:

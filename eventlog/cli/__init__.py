@@ -42,6 +42,10 @@ SECTIONS = {
         "stats": Entry("file:stats", "how large the log is"),
         "check": Entry("file:check", "whether all of the log is there, and undamaged"),
         "recover": Entry("recover:recover", "what the last owner left unfinished"),
+        "backup": Entry("care:backup", "a copy of the log, while it is written to"),
+        "prune": Entry("care:prune", "remove old finished sessions, and streamed pieces"),
+        "forget": Entry("care:forget", "erase what was said in sessions, on the disk too"),
+        "vacuum": Entry("care:vacuum", "write the file anew, as small as it can be"),
     },
 }
 

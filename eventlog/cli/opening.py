@@ -25,8 +25,7 @@ async def reading(path: Path, *, accept_loss: bool = False) -> AsyncIterator[Eve
 
 async def steered(path: Path, command: str, /, **arguments: Any) -> Any:
     """What the log's owner answers to a command; where there is none, this process is the owner for a moment."""
-    _must_exist(path)
-    _must_not_be_empty(path)
+    must_be_there(path)
     return await steer(path, command, **arguments)
 
 
@@ -34,10 +33,15 @@ async def steered(path: Path, command: str, /, **arguments: Any) -> Any:
 async def owning(path: Path, *, create: bool = False, accept_loss: bool = False) -> AsyncIterator[EventLog]:
     """The log, with this process as its owner; it has to be there unless `create`."""
     if not create:
-        _must_exist(path)
-        _must_not_be_empty(path)
+        must_be_there(path)
     async with EventLog(path, accept_loss=accept_loss) as log:
         yield log
+
+
+def must_be_there(path: Path) -> None:
+    """End the command when there is no log, or an empty file of which an owner would make one."""
+    _must_exist(path)
+    _must_not_be_empty(path)
 
 
 def _must_exist(path: Path) -> None:

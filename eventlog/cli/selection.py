@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import functools
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -12,13 +11,11 @@ from typing import Any, TypeVar
 import click
 
 from eventlog import Event
+from eventlog.cli.quantities import age_us
 from eventlog.errors import InvalidEvent
 from eventlog.events import VOCABULARY, parse_time
 
 T = TypeVar("T")
-
-_AGE = re.compile(r"(\d{1,6})(s|min|m|h|d)")
-_UNIT_US = {"s": 1_000_000, "m": 60_000_000, "min": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +71,9 @@ def selection_options(command: Callable[..., T]) -> Callable[..., T]:
 def _read_since(_context: click.Context, _parameter: click.Parameter, text: str | None) -> Since | None:
     if text is None:
         return None
-    age = _AGE.fullmatch(text)
+    age = age_us(text)
     if age is not None:
-        return Since(age_us=int(age[1]) * _UNIT_US[age[2]])
+        return Since(age_us=age)
     try:
         return Since(at_us=parse_time(f"{text}T00:00:00Z" if len(text) == len("2026-01-31") else text))
     except InvalidEvent:

@@ -32,6 +32,8 @@ from eventlog.store.space import size_bytes
 from eventlog.store.store import Store
 
 STEP_PAGES = 256
+PROVEN_EVENTS = 64
+"""Proven at once: an append may have to wait until a thread that does so lets the interpreter go."""
 SIDES = ("", "-wal", "-shm", "-journal", ".head")
 """What must not be there before: SQLite, or the proof of another log, would be believed beside the copy."""
 
@@ -120,7 +122,7 @@ async def _prove(copy: Store, size: int, progress: Progress | None) -> Report:
 
     await copy.open(_nothing_lands)
     try:
-        return await check(copy, full=True, progress=told)
+        return await check(copy, full=True, progress=told, page_events=PROVEN_EVENTS)
     finally:
         await copy.close()
 

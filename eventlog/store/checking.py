@@ -65,14 +65,14 @@ class Report:
         return self.faults[0] if self.faults else ""
 
 
-async def check(store: Store, *, full: bool, progress: Progress | None) -> Report:
-    """Check page by page, so that appends and other readers go on meanwhile."""
+async def check(store: Store, *, full: bool, progress: Progress | None, page_events: int = PAGE_EVENTS) -> Report:
+    """Check page by page, so that appends and other readers go on meanwhile; in one process with small pages."""
     report, state = Report(), _State()
     proven = await store.read(store.proven)  # before the end is looked up: appends go on meanwhile
     end = await store.read(last_position)
     removed = await store.read(_removed_in_all)
     while state.position < end:
-        rows = await store.read(_page, state, report, end)
+        rows = await store.read(_page, state, report, end, page_events)
         if progress is not None:
             progress(min(state.position, end), end)
         if not rows:
@@ -98,8 +98,8 @@ def _removed_in_all(connection: sqlite3.Connection) -> int:
     return int(connection.execute("SELECT coalesce(sum(last - first + 1), 0) FROM removed").fetchone()[0])
 
 
-def _page(connection: sqlite3.Connection, state: _State, report: Report, end: int) -> int:
-    events = state.reading.log_page(connection, Bounds(state.position, end + 1, None, PAGE_EVENTS))
+def _page(connection: sqlite3.Connection, state: _State, report: Report, end: int, limit: int) -> int:
+    events = state.reading.log_page(connection, Bounds(state.position, end + 1, None, limit))
     if not events:
         return 0
     digests = dict(

@@ -1,0 +1,155 @@
+"""`backup`, `prune`, `forget` and `vacuum`: care for the file of a log, whether or not a process serves it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from eventlog import control
+from eventlog.cli.explain import Code, Stop
+from eventlog.cli.human import count, size
+from eventlog.cli.opening import must_be_there, owning
+from eventlog.cli.options import json_option, log_options
+from eventlog.cli.output import err, out
+from eventlog.cli.plain import plain
+from eventlog.cli.process import asynchronous
+from eventlog.cli.progress import progress
+from eventlog.cli.quantities import read_age_s, read_size_bytes
+
+yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask, on a terminal, whether it is meant.")
+
+
+# --------------------------------------------------------------------------------------------------------------- backup
+
+
+@click.command(short_help="a copy of the log, while it is written to")
+@click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
+@json_option
+@log_options
+@asynchronous
+async def backup(db: Path, file: Path, as_json: bool) -> Code:
+    """Copy the log to FILE, a new one which only you can read, as the log is at one moment; appends go on.
+
+    The copy is proven, as by check, before it gets its name. It is a log of its own: to restore it, move it to the
+    place of the log without the files that stand beside that one.
+    """
+    must_be_there(db)
+    with progress("backing up", "bytes") as update:
+        made = await control.back_up(db, file, update)
+    if as_json:
+        out().json(plain(made))
+    else:
+        out().line(f"{made.path} has {count(made.events, 'event')}, {size(made.size_bytes)}; all of it was checked")
+    return Code.DONE
+
+
+# ---------------------------------------------------------------------------------------------------------------- prune
+
+
+@click.command(short_help="remove old finished sessions, and streamed pieces")
+@click.option(
+    "--older-than",
+    "older_than_s",
+    callback=read_age_s,
+    metavar="AGE",
+    help="Sessions that ended so long ago: 12h, 30d.",
+)
+@click.option("--keep-events", type=click.IntRange(min=0), metavar="N", help="The oldest, while there are more events.")
+@click.option(
+    "--keep-bytes", callback=read_size_bytes, metavar="SIZE", help="The oldest, while more is in use: 500MB, 2GiB."
+)
+@click.option("--deltas", is_flag=True, help="Pieces of texts that stand whole in a later event of their turn.")
+@yes_option
+@json_option
+@log_options
+@asynchronous
+async def prune(
+    db: Path,
+    older_than_s: float | None,
+    keep_events: int | None,
+    keep_bytes: int | None,
+    deltas: bool,
+    yes: bool,
+    as_json: bool,
+) -> Code:
+    """Remove whole finished sessions, the oldest first, and deltas of finished turns; the file shrinks.
+
+    Each option is a rule of its own. What is still owed stays: to extensions, and to jobs, reminders and hooks.
+    """
+    must_be_there(db)
+    if older_than_s is None and keep_events is None and keep_bytes is None and not deltas:
+        raise click.UsageError("say what is to go: --older-than, --keep-events, --keep-bytes or --deltas")
+    _ask("What is pruned is gone for good. Prune", yes)
+    rules = {"older_than_s": older_than_s, "keep_events": keep_events, "keep_bytes": keep_bytes, "deltas": deltas}
+    with progress("pruning", "events") as update:
+        pruned = await control.prune(db, update, **rules)
+    if as_json:
+        out().json(plain(pruned))
+        return Code.DONE
+    sessions = f"{count(pruned.events, 'event')} of {count(pruned.sessions, 'session')}"
+    out().line(
+        f"removed {sessions} and {count(pruned.deltas, 'delta')}; the file is {size(pruned.freed_bytes)} smaller"
+    )
+    if pruned.owed:
+        out().line(f"{count(pruned.owed, 'session')} stayed: something is still owed there")
+    return Code.DONE
+
+
+# --------------------------------------------------------------------------------------------------------------- forget
+
+
+@click.command(short_help="erase what was said in sessions, on the disk too")
+@click.argument("session_ids", nargs=-1, required=True, metavar="SESSION...")
+@yes_option
+@json_option
+@log_options
+@asynchronous
+async def forget(db: Path, session_ids: tuple[str, ...], yes: bool, as_json: bool) -> Code:
+    """Erase what was said in each SESSION, and what was kept for it; that it was there stays.
+
+    Its events keep their places, without their data. The file is written anew, so that the disk keeps nothing either,
+    and appends wait for that. Backups that were made before are not touched.
+    """
+    must_be_there(db)
+    _ask(f"What is forgotten is gone for good. Forget {count(len(session_ids), 'session')}", yes)
+    with progress("forgetting", "sessions") as update:
+        forgot = await control.forget(db, session_ids, update)
+    if as_json:
+        out().json(plain(forgot))
+        return Code.DONE
+    more = sum(forgot.more.values())
+    kept = f" and {more:,} more that were kept for it" if more else ""
+    out().line(f"forgot {count(forgot.sessions, 'session')}: {count(forgot.events, 'event')}{kept}")
+    return Code.DONE
+
+
+# --------------------------------------------------------------------------------------------------------------- vacuum
+
+
+@click.command(short_help="write the file anew, as small as it can be")
+@json_option
+@log_options
+@asynchronous
+async def vacuum(db: Path, as_json: bool) -> Code:
+    """Write the whole file anew, without the room that was freed in it; no process may own the log meanwhile.
+
+    As much room again is needed while it is done.
+    """
+    async with owning(db) as log:
+        with progress("writing anew", "files"):
+            done = await log.vacuum(full=True)
+    if as_json:
+        out().json(plain(done))
+    else:
+        out().line(f"{size(done.before_bytes)} before, {size(done.after_bytes)} now")
+    return Code.DONE
+
+
+def _ask(question: str, yes: bool) -> None:
+    """Ask on a terminal; where nobody can be asked, the command itself is the answer."""
+    if yes or not (sys.stdin.isatty() and err().is_terminal):
+        return
+    if not click.confirm(f"{question}?", err=True):
+        raise Stop(Code.INTERRUPTED, "nothing was done")

@@ -1,0 +1,226 @@
+"""`backup`, `prune`, `forget` and `vacuum`: on a log at rest, and on one that a living process owns."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eventlog import EventLog, control
+from eventlog.errands import KEPT, MAX_RUNNING
+from eventlog.errors import InvalidRequest, LimitExceeded, SessionNotFound
+from tests.cli_kit import PATIENCE_S, command, envelopes, environment, filled, fingerprint, good, on_terminal, run
+from tests.log_kit import fill, mode_of, whole
+from tests.test_prune import append_all, ended, turn
+
+
+async def some(log: EventLog) -> None:
+    """Two finished sessions, one that streamed, and one that goes on."""
+    await ended(log, "a")
+    await ended(log, "b")
+    await append_all(await log.start_session("streamed"), turn(1, 20))
+    await fill(await log.start_session("open"), 2)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return filled(tmp_path / "agent.db", some)
+
+
+def sessions(path: Path) -> list[str]:
+    return sorted({each["sessionId"] for each in envelopes(path)})
+
+
+# ------------------------------------------------------------------------------------------------------------ at rest
+
+
+def test_a_backup_of_a_log_at_rest_changes_nothing_of_it(path: Path, tmp_path: Path) -> None:
+    before = fingerprint(path)
+    done = good("backup", tmp_path / "b.db", "--db", path)
+    assert done.stdout.startswith(f"{tmp_path / 'b.db'} has 38 events, ")
+    assert fingerprint(path) == before
+    assert envelopes(tmp_path / "b.db") == envelopes(path)
+    assert mode_of(tmp_path / "b.db") == 0o600
+    document = good("backup", tmp_path / "c.db", "--db", path, "--json").document
+    assert set(document) == {"path", "events", "lastPosition", "sizeBytes"}
+    assert (document["events"], document["lastPosition"]) == (38, 38)
+    refused = run("backup", tmp_path / "b.db", "--db", path)
+    assert (refused.code, refused.stdout) == (5, "")
+    assert "choose another name" in refused.stderr
+
+
+def test_pruning_says_what_went(path: Path) -> None:
+    assert run("prune", "--db", path).code == 2
+    done = good("prune", "--older-than", "0s", "--deltas", "--yes", "--db", path)
+    assert done.stdout.startswith("removed 10 events of 2 sessions and 20 deltas; the file is ")
+    assert sessions(path) == ["open", "streamed"]
+    document = good("prune", "--keep-events", 3, "--keep-bytes", "2GiB", "--db", path, "--json").document
+    assert document == {"sessions": 0, "events": 0, "deltas": 0, "owed": 0, "freedBytes": 0}
+    good("check", "--db", path)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--older-than", "soon"], "'soon' is not an age"),
+        (["--keep-bytes", "much"], "'much' is not a size"),
+        (["--keep-events", "-1"], "-1 is not in the range"),
+    ],
+)
+def test_a_rule_that_cannot_be_read_is_wrong_usage(path: Path, words: list[str], complaint: str) -> None:
+    done = run("prune", *words, "--db", path)
+    assert (done.code, complaint in done.stderr) == (2, True)
+
+
+def test_forgetting_says_what_was_erased(path: Path) -> None:
+    done = good("forget", "a", "b", "--yes", "--db", path)
+    assert done.stdout == "forgot 2 sessions: 10 events\n"
+    assert good("forget", "a", "--db", path, "--json").document["events"] == 0
+    assert [each["data"] for each in envelopes(path, "a")] == [{"forgotten": True}] * 5
+    assert "(forgotten)" in good("show", "a", "--db", path).stdout
+    assert run("show", "a", "--turn", "t", "--db", path).code in (0, 3)
+    missing = run("forget", "open", "none", "--db", path)
+    assert (missing.code, missing.stdout) == (3, "")
+    assert envelopes(path, "open")[1]["data"] == {"n": 0}
+    good("check", "--db", path)
+
+
+def test_a_vacuum_packs_the_file(path: Path) -> None:
+    filled(path, lambda log: _large_and_gone(log))
+    before = path.stat().st_size
+    document = good("vacuum", "--db", path, "--json").document
+    assert document == {"beforeBytes": before, "afterBytes": path.stat().st_size}
+    assert path.stat().st_size < before
+    assert good("vacuum", "--db", path).stdout.endswith(" now\n")
+    good("check", "--db", path)
+
+
+async def _large_and_gone(log: EventLog) -> None:
+    await log.store.write(lambda c: c.execute("INSERT INTO kv VALUES ('a', 'k', json_quote(hex(zeroblob(500000))))"))
+    await log.store.write(lambda c: c.execute("DELETE FROM kv"))
+
+
+@pytest.mark.parametrize(
+    "words", [["backup", "b.db"], ["prune", "--deltas"], ["forget", "s"], ["vacuum"]], ids=lambda words: words[0]
+)
+def test_a_log_that_is_not_there_is_not_made(tmp_path: Path, words: list[str]) -> None:
+    assert run(*words, "--db", tmp_path / "none.db").code == 3
+    (tmp_path / "text").write_text("no log at all, but some lines of text that are long enough")
+    assert run(*words, "--db", tmp_path / "text").code == 3
+    assert sorted(file.name for file in tmp_path.iterdir() if not file.name.endswith(".lock")) == ["text"]
+
+
+# ------------------------------------------------------------------------------------------------------ on a terminal
+
+
+def test_on_a_terminal_it_is_asked_first_and_nothing_is_done_without_a_yes(path: Path) -> None:
+    before = fingerprint(path)
+    assert answered("n", "forget", "a", "--db", path) == (130, True)
+    assert answered("n", "prune", "--older-than", "0s", "--db", path) == (130, True)
+    assert fingerprint(path) == before
+    assert answered("y", "forget", "a", "--db", path) == (0, True)
+    assert answered("", "prune", "--deltas", "--yes", "--db", path) == (0, False)
+
+
+def answered(answer: str, *words: object) -> tuple[int, bool]:
+    """The exit code of a command on a terminal, and whether it asked."""
+    ours, theirs = pty.openpty()
+    child = subprocess.Popen(command(*words), stdin=theirs, stdout=theirs, stderr=theirs, env=environment(TERM="xterm"))
+    os.close(theirs)
+    os.write(ours, f"{answer}\n".encode())
+    written = b""
+    while chunk := _read(ours):
+        written += chunk
+    os.close(ours)
+    return child.wait(PATIENCE_S), b"gone for good" in written
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65_536)
+    except OSError:
+        return b""
+
+
+def test_progress_is_drawn_on_a_terminal(path: Path, tmp_path: Path) -> None:
+    assert "backing up" in on_terminal(80, "backup", tmp_path / "b.db", "--db", path)
+
+
+# ------------------------------------------------------------------------------------------------- on a living server
+
+
+async def in_a_process(*words: object, cwd: Path | None = None) -> tuple[int, Any]:
+    """A command in a process of its own, while this one owns the log: its exit code and its JSON."""
+    child = await asyncio.create_subprocess_exec(
+        *command(*words, "--json"), env=environment(), cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    stdout, _ = await child.communicate()
+    return child.returncode or 0, json.loads(stdout) if stdout else None
+
+
+async def test_the_owner_of_a_log_does_it_for_others(tmp_path: Path) -> None:
+    async with EventLog(tmp_path / "agent.db") as log:
+        await some(log)
+        code, made = await in_a_process("backup", "b.db", "--db", log.path, cwd=tmp_path)
+        assert (code, made["path"], made["events"]) == (0, str(tmp_path / "b.db"), 38)
+        code, pruned = await in_a_process("prune", "--keep-events", 33, "--deltas", "--db", log.path)
+        assert (code, pruned["sessions"], pruned["deltas"]) == (0, 0, 20)
+        code, pruned = await in_a_process("prune", "--keep-events", 14, "--db", log.path)
+        assert (code, pruned["sessions"], pruned["events"]) == (0, 1, 5)
+        code, forgot = await in_a_process("forget", "b", "--db", log.path)
+        assert (code, forgot["events"]) == (0, 5)
+        assert (await in_a_process("forget", "none", "--db", log.path))[0] == 3
+        assert (await in_a_process("backup", tmp_path / "b.db", "--db", log.path))[0] == 5
+        assert (await in_a_process("vacuum", "--db", log.path))[0] == 5, "it needs the log at rest"
+        await whole(log)
+
+
+async def test_an_owner_is_asked_by_name_and_its_errors_are_raised(tmp_path: Path) -> None:
+    async with EventLog(tmp_path / "agent.db") as log:
+        await some(log)
+        seen: list[tuple[int, int]] = []
+        made = await control.back_up(log.path, tmp_path / "b.db", lambda done, total: seen.append((done, total)))
+        assert made.events == 38
+        with pytest.raises(FileExistsError):
+            await control.back_up(log.path, tmp_path / "b.db")
+        with pytest.raises(SessionNotFound):
+            await control.forget(log.path, ["none"])
+        assert (await control.prune(log.path, older_than_s=0.0)).sessions == 2
+
+
+async def test_whoever_is_cancelled_takes_what_it_asked_for_along(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("eventlog.store.backup.STEP_PAGES", 1)
+    monkeypatch.setattr("eventlog.errands.LOOK_S", 0.0)
+    async with EventLog(tmp_path / "agent.db") as log:
+        await fill(await log.start_session("s"), 100, text="x" * 100_000)
+        asking = asyncio.ensure_future(
+            control.back_up(log.path, tmp_path / "b.db", lambda _done, _total: bool(asking.cancel()))
+        )
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert [file.name for file in tmp_path.iterdir() if "b.db" in file.name] == []
+        assert (await log.stats())["checkpointsSuspended"] is False
+
+
+async def test_errands_are_bounded_and_end_with_the_log(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("eventlog.store.backup.STEP_PAGES", 1)
+    async with EventLog(tmp_path / "agent.db") as log:
+        for n in range(KEPT + 3):
+            with pytest.raises(SessionNotFound):
+                await control.forget(log.path, [f"none{n}"])
+        with pytest.raises(InvalidRequest, match="no errand 1"):
+            await control.ask(log.path, "errand", errand=1)
+        with pytest.raises(SessionNotFound):
+            await control.ask(log.path, "errand", errand=KEPT + 3)
+        await fill(await log.start_session("s"), 100, text="x" * 100_000)
+        for n in range(MAX_RUNNING):
+            await control.ask(log.path, "backup", path=str(tmp_path / f"b{n}.db"))
+        with pytest.raises(LimitExceeded):
+            await control.ask(log.path, "backup", path=str(tmp_path / "one-too-many.db"))
+    assert [file.name for file in tmp_path.iterdir() if not file.name.startswith("agent.db")] == []
