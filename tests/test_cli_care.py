@@ -199,9 +199,11 @@ async def test_whoever_is_cancelled_takes_what_it_asked_for_along(tmp_path: Path
     monkeypatch.setattr("eventlog.errands.LOOK_S", 0.0)
     async with EventLog(tmp_path / "agent.db") as log:
         await fill(await log.start_session("s"), 100, text="x" * 100_000)
-        asking = asyncio.ensure_future(
-            control.back_up(log.path, tmp_path / "b.db", lambda _done, _total: bool(asking.cancel()))
-        )
+
+        def cancel(_done: int, _total: int) -> None:
+            asking.cancel()
+
+        asking = asyncio.ensure_future(control.back_up(log.path, tmp_path / "b.db", cancel))
         with pytest.raises(asyncio.CancelledError):
             await asking
         assert [file.name for file in tmp_path.iterdir() if "b.db" in file.name] == []
