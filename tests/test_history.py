@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from eventlog.errors import InvalidEvent, SessionExists
-from eventlog.events import Event
+from eventlog.events import MAX_EVENT_BYTES, Event
 from eventlog.history import MAX_LINE_BYTES, MAX_NAMED, ImportReport, lines_of
 from eventlog.log import EventLog
 from eventlog.store.events import MAX_OWN_TYPES
-from tests.log_kit import all_of, fill, indexes, whole
+from tests.log_kit import all_of, child, fill, indexes, line_of, whole
 from tests.real_data import real_data
 
 
@@ -226,6 +226,10 @@ BAD: dict[str, tuple[bytes, str]] = {
     "a payload that breaks its type": (line(2, type="turn.failed", turnId="t", data={}), "data.message"),
     "a turn event without a turn": (line(2, type="turn.started", data={}), "turnId"),
     "a key twice": (line(2).replace(b'"n": 2', b'"n": 2, "n": 3'), "twice"),
+    "data that is too deep": (line(2).replace(b'{"n": 2}', b'{"n": ' + b"[" * 64 + b"]" * 64 + b"}"), "deeper than 64"),
+    "data that is too deep to be read": (line(2).replace(b'{"n": 2}', b"[" * 200_000 + b"]" * 200_000), "is not JSON"),
+    "an envelope that is too deep to be read": (b"[" * 1_000_000, "expected `object`"),
+    "data that is too large": (line(2, data={"n": "x" * MAX_EVENT_BYTES}), "the limit is"),
     "a hole": (line(7), "leaves a hole, the next index is 2"),
     "a session without a beginning": (line(3, "new"), "a session begins with index 0"),
     "another event there": (line(1, data={"n": "other"}), "differs from the event that is stored there"),
@@ -432,3 +436,48 @@ async def test_a_cancelled_import_leaves_a_whole_log(log: EventLog) -> None:
         await whole(log)
     await log.import_events(lines)
     assert (await log.session("s")).next_index == 1_500
+
+
+# ------------------------------------------------------------------------------------------------------------- kills
+
+IMPORTER = """
+def lines():
+    with open(sys.argv[2], "rb") as file:
+        for number, line in enumerate(file):
+            if number % 500 == 499:
+                say(number)
+            yield line
+
+async def main():
+    async with EventLog(path) as log:
+        await log.import_events(lines(), live=sys.argv[3] == "live")
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("how", ["history", "live"])
+async def test_an_import_that_was_killed_half_way_is_ended_by_the_same_again(tmp_path: Path, how: str) -> None:
+    """What it had stored is known, the rest is added, and nothing is there twice."""
+    started = {"channelId": "cli", "mode": "chat", "purpose": "live", "projectId": "p"}
+    lines = [line(0, f"s{n}", type="session.started", data=started) for n in range(3)]
+    lines += [line(1 + n // 3, f"s{n % 3}") for n in range(2_100)]
+    file = tmp_path / "lines.jsonl"
+    file.write_bytes(b"".join(each + b"\n" for each in lines))
+    for stop in (499, 1_499):
+        path = tmp_path / f"{how}{stop}.db"
+        with child(IMPORTER, path, file, how) as process:
+            while line_of(process) != str(stop):
+                pass
+            process.kill()
+        async with EventLog(path) as log:
+            await whole(log)
+            with file.open("rb") as again:
+                report = await log.import_events(lines_of(again), live=how == "live")
+            assert (report.added + report.known, report.bad_count) == (len(lines), 0)
+            assert report.known >= stop - 1_000
+            assert log.head == len(lines)
+            for n in range(3):
+                assert [event.data for event in await all_of((await log.session(f"s{n}")).read(after=0))] == [
+                    {"n": index} for index in range(1, 701)
+                ]
+            await whole(log)
