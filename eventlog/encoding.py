@@ -66,7 +66,11 @@ class Forgotten(msgspec.Struct, frozen=True, gc=False):
 def encode_tombstone(type: str, turn_id: str | None) -> Encoded:
     """What is left of an event that was forgotten; raises InvalidEvent for a type or a turn that none could have."""
     kind = event_type(type)
-    return Encoded(kind.name, _checked_turn(kind, turn_id), None, TOMBSTONE, Forgotten())
+    if turn_id is not None and kind.turn != "refused":
+        turn_id = check_id("turnId", turn_id)
+    else:
+        _check_no_turn(kind, turn_id)
+    return Encoded(kind.name, turn_id, None, TOMBSTONE, Forgotten())
 
 
 def encode_event(type: str, data: EventData, turn_id: str | None = None, key: str | None = None) -> Encoded:

@@ -26,7 +26,8 @@ from eventlog.errors import DamagedFile, EventLogError
 from eventlog.events import Event
 from eventlog.store.checking import Report, check
 from eventlog.store.database import tell
-from eventlog.store.events import Append, last_position
+from eventlog.store.drafting import Append
+from eventlog.store.events import last_position
 from eventlog.store.owner import create_file
 from eventlog.store.space import size_bytes
 from eventlog.store.store import Store

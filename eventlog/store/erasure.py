@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from eventlog.encoding import TOMBSTONE
 from eventlog.store import cursors, deliveries, keep, reminders, turns
 from eventlog.store.database import in_transaction
-from eventlog.store.events import Events, checksum
+from eventlog.store.drafting import checksum
+from eventlog.store.events import Events
 from eventlog.store.gate import gate
 from eventlog.store.reading import find_session
 
@@ -63,7 +64,7 @@ def overwrite(
         connection.executemany(
             "UPDATE log SET data = ?, key = NULL, checksum = ? WHERE position = ?",
             [
-                (text, checksum(position, id, index, at_us, type_, turn_id, None, text), position)
+                (text, checksum(position, id, index, at_us, type_, turn_id, None, TOMBSTONE), position)
                 for position, index, at_us, type_, turn_id, _, _ in old
             ],
         )
