@@ -6,10 +6,12 @@ import asyncio
 import os
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from eventlog.errors import DamagedFile, LogShortened
+from eventlog.events import Event
 from eventlog.log import EventLog
 from eventlog.store import backup
 from tests.log_kit import all_of, damaging, everything_in, fill, mode_of, whole
@@ -218,7 +220,7 @@ async def test_a_backup_holds_one_snapshot_and_is_not_begun_again_by_commits(
         session = await log.start_session("s")
         await fill(session, 20, text="x" * 10_000)
         done: list[int] = []
-        appends: list[asyncio.Future[object]] = []
+        appends: list[asyncio.Task[Event[Any]]] = []
 
         def append(copied: int, total: int) -> None:
             done.append(copied)
