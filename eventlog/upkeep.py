@@ -17,7 +17,7 @@ from eventlog.errors import ErasureIncomplete, InvalidName, SessionNotFound
 from eventlog.store.backup import BackedUp, back_up
 from eventlog.store.erasure import forget_state, overwrite, session_to_forget
 from eventlog.store.pruning import DeltaScan, Rules, deltas_upto, remove_deltas, remove_sessions, sessions_due
-from eventlog.store.space import cut_wal, free_pages, give_back, size_bytes, write_anew
+from eventlog.store.space import free_pages, give_back, size_bytes, write_anew
 
 if TYPE_CHECKING:  # the log offers these functions as its methods
     from eventlog.log import EventLog
@@ -171,7 +171,7 @@ async def _take_off_the_disk(log: EventLog) -> None:
     await store.with_writer(write_anew)
     looks = round(READERS_LIMIT_S / LOOK_AGAIN_S)
     for _ in range(looks):
-        if await store.with_writer(cut_wal):
+        if await store.cut_wal():
             return
         await store.clock.sleep(LOOK_AGAIN_S)
     raise ErasureIncomplete(log.path, "a reader, or a backup, holds on to what the log was before")
@@ -188,7 +188,7 @@ async def vacuum(log: EventLog, full: bool) -> Vacuumed:
     if full:
         await store.absorb()
         await store.with_writer(write_anew)
-        await store.with_writer(cut_wal)
+        await store.cut_wal()
     else:
         await _give_back_pages(log)
     return Vacuumed(before_bytes, await store.read(size_bytes))
@@ -201,4 +201,4 @@ async def _give_back_pages(log: EventLog) -> None:
     while left and left > (left := await store.with_writer(give_back)):
         pass
     if not store.writer.checkpoints_suspended:
-        await store.with_writer(cut_wal)
+        await store.cut_wal()

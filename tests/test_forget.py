@@ -25,6 +25,7 @@ from eventlog.store import erasure
 from eventlog.store.cursors import Cursors, Thrown
 from eventlog.store.database import READER_PRAGMAS, Database
 from eventlog.store.extensions import Extensions
+from eventlog.store.keep import place_of_channel
 from tests.extension_kit import installation
 from tests.log_kit import all_of, everything_in, fill, indexes, whole
 from tests.observing import NOTE, NOTED, hook_of
@@ -52,7 +53,7 @@ async def secretive(log: EventLog, id: str, secret: str = SECRET) -> None:
         kv = Kv(log.store, agent)
         await kv.put(id, secret)
         await kv.put(f"{id}/notes", {"said": secret})
-    await Kv(log.store, f"channel:api:{id}").put("draft", secret)
+    await Kv(log.store, place_of_channel("api", id)).put("draft", secret)
     await SessionFiles(log.store, "main", id).write("a.txt", secret)
     await log.store.write(_fail_a_delivery, secret)
     thrown = [Thrown("h", event.position, f"it threw {secret}", 0) async for event in session.read()]
@@ -192,14 +193,16 @@ async def test_only_what_is_the_sessions_goes(tmp_path: Path) -> None:
         for id in ("s1", "s10"):
             await log.start_session(id)
         kv, files = Kv(log.store, "main"), SessionFiles(log.store, "main", "s10")
-        for key in ("s1", "s1/x", "s1:y", "s1-z", "s10", "s10/x", "s2", "all/s1"):
+        for key in ("s1", "s1/x", "s1:y", "s1-z", "s1z", "s10", "s10/x", "s2", "all/s1"):
             await kv.put(key, 1)
-        await Kv(log.store, "channel:api:s10").put("x", 1)
+        channels = {id: Kv(log.store, place_of_channel("api", id)) for id in ("s1", "s10")}
+        for channel in channels.values():
+            await channel.put("x", 1)
         await files.write("a", "x")
         await files.write("a", "x", scope="deployment")
-        assert (await log.forget("s1")).more["kvKeys"] == 4
-        assert await kv.list() == ["all/s1", "s10", "s10/x", "s2"]
-        assert await Kv(log.store, "channel:api:s10").list() == ["x"]
+        assert (await log.forget("s1")).more["kvKeys"] == 7
+        assert await kv.list() == ["s10", "s10/x", "s2"]
+        assert [await channel.list() for channel in channels.values()] == [[], ["x"]]
         assert await files.list() == ["a"]
         assert await files.list(scope="deployment") == ["a"]
 

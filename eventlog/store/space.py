@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 
-from eventlog.store.database import empty_wal
-
 PAGES_PER_STEP = 500
 
 
@@ -30,11 +28,6 @@ def write_anew(connection: sqlite3.Connection, _events: object) -> None:
         connection.execute("VACUUM")
     finally:
         connection.execute("PRAGMA temp_store = MEMORY")
-
-
-def cut_wal(connection: sqlite3.Connection, _events: object) -> bool:
-    """Bring all of the WAL into the file and cut it to nothing; False when a reader holds it."""
-    return empty_wal(connection).complete
 
 
 def size_bytes(connection: sqlite3.Connection) -> int:

@@ -217,6 +217,10 @@ class Store:
         """Bring everything into the session index now."""
         await self._on_writer(self._index.absorb_all)
 
+    async def cut_wal(self) -> bool:
+        """Bring all of the WAL into the file and cut it to nothing; False when a reader holds it."""
+        return await self._on_writer(self.writer.cut_wal)
+
     def _on_writer(self, work: Callable[[sqlite3.Connection], T]) -> Outcome[T]:
         writer = self.writer  # or why there is none
         if self._writing is None:

@@ -355,8 +355,14 @@ class Writer:
         self._wal_file.check()
         self._checkpointed(checkpoint(connection))
         if self.wal_pages > TRUNCATE_PAGES:
-            self._wal_file.emptied()
-            self._checkpointed(empty_wal(connection))
+            self.cut_wal(connection)
+
+    def cut_wal(self, connection: sqlite3.Connection) -> bool:
+        """Bring all of the WAL into the file and cut it to nothing; False when a reader holds it."""
+        self._wal_file.emptied()
+        done = empty_wal(connection)
+        self._checkpointed(done)
+        return done.complete
 
     def _checkpointed(self, done: Checkpoint) -> None:
         if done.complete:
