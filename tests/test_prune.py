@@ -218,6 +218,24 @@ async def test_what_a_hook_that_is_not_up_was_not_shown_is_a_gap_of_it(tmp_path:
         assert len(await rows(log, "SELECT * FROM hook_gap")) == 1
 
 
+async def test_turns_and_questions_that_a_finished_session_left_open_go_with_it(tmp_path: Path) -> None:
+    """A start that looks for what is unfinished would find nothing behind them."""
+    asked = {"requests": [{"requestId": "r", "kind": "approval", "prompt": "?"}]}
+    async with EventLog(tmp_path / "agent.db") as log:
+        for id in ("pruned", "forgotten"):
+            session = await log.start_session(id)
+            await session.append("turn.started", {}, turn_id="t")
+            await session.append("input.requested", asked, turn_id="t")
+        await log.append("pruned", "session.completed", {})
+        assert (await log.prune(older_than_s=0)).sessions == 1
+        more = (await log.forget("forgotten")).more
+        assert (more["openTurns"], more["openInputs"]) == (1, 1)
+        assert await rows(log, "SELECT 1 FROM open_turn UNION ALL SELECT 1 FROM open_input") == []
+        async with Runtime(log) as runtime:
+            assert (runtime.recovered.open_turns, runtime.recovered.open_inputs) == ([], [])
+        await whole(log)
+
+
 async def test_a_session_that_was_appended_to_meanwhile_stays(tmp_path: Path) -> None:
     async with EventLog(tmp_path / "agent.db") as log:
         session = await ended(log, "s")

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import msgspec
 
 from eventlog.events import TYPE_KEYS
+from eventlog.store import reminders, unfinished
 from eventlog.store.cursors import miss
 from eventlog.store.database import in_transaction
 from eventlog.store.events import Events
@@ -119,7 +120,7 @@ def _remove(
             there = sorted(position for _, position in beginning if position is not None)
             if beginning:
                 miss(connection, there, now_us)
-                _take_out(connection, key, beginning[-1][0], there)
+                _take_out(connection, key, beginning[-1][0], there, now_us)
             positions += there
             if len(beginning) == room:
                 break  # there may be more of it
@@ -180,12 +181,13 @@ def _beginning(
     ).fetchall()
 
 
-def _take_out(connection: sqlite3.Connection, key: int, last_index: int, positions: Sequence[int]) -> None:
+def _take_out(connection: sqlite3.Connection, key: int, last_index: int, positions: Sequence[int], now_us: int) -> None:
     """Out of the log, of its index, and of what follows from the events."""
     _delete(connection, positions)
     connection.execute("DELETE FROM session_index WHERE session = ? AND idx <= ?", (key, last_index))
     connection.execute("UPDATE session SET first_index = ? WHERE session = ?", (last_index + 1, key))
-    connection.execute("DELETE FROM reminder WHERE session = ?", (key,))  # none is pending
+    reminders.forget(connection, key, "", now_us)  # none is pending
+    unfinished.forget(connection, key, "", now_us)
 
 
 # --------------------------------------------------------------------------------------------------------- deltas

@@ -330,3 +330,13 @@ def _inputs(event: Event[Any]) -> Iterator[OpenInput]:
             index=event.index,
             position=event.position,
         )
+
+
+# ------------------------------------------------------------------------------------------- what goes with a session
+
+
+def forget(connection: sqlite3.Connection, session: int, _id: str, _now_us: int) -> dict[str, int]:
+    """A session's open turns and questions: what they were about is gone, so nobody can go on with them."""
+    turns = connection.execute("DELETE FROM open_turn WHERE session = ?", (session,)).rowcount
+    inputs = connection.execute("DELETE FROM open_input WHERE session = ?", (session,)).rowcount
+    return {"openTurns": turns, "openInputs": inputs}
