@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-from eventlog import encoding, history, log, logs, messages
+from eventlog import encoding, errands, history, log, logs, messages
 from eventlog.durable import call, extension, manifest, threads, worker
 from eventlog.durable.policy import DeliveryPolicy
 from eventlog.host import files, hosts, kv, otel
@@ -56,6 +56,7 @@ LIMITS: Numbers = {
     "id_characters": Number(encoding.MAX_ID_CHARACTERS, "characters of the id of a session or a turn, or of a key"),
     "own_types": Number(events.MAX_OWN_TYPES, "event types of one log beside the vocabulary"),
     # the file and its owner
+    "errands": Number(errands.MAX_RUNNING, "pieces of care for the file that other processes ask for at once"),
     "queue_events": Number(writer.MAX_QUEUE_EVENTS, "events that wait for the writer; then append waits"),
     "queue_bytes": Number(writer.MAX_QUEUE_BYTES, "the same in bytes"),
     "group_events": Number(writer.GROUP_ROWS, "events of one commit"),
