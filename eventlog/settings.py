@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-from eventlog import encoding, errands, history, log, logs, messages
+from eventlog import encoding, errands, history, log, logs, messages, upkeep
 from eventlog.durable import call, extension, manifest, threads, worker
 from eventlog.durable.policy import DeliveryPolicy
 from eventlog.host import files, hosts, kv, otel
 from eventlog.host.reminders import ReminderLimits
 from eventlog.observe import experiments, failures, memory, spans, strangers
 from eventlog.observe.limits import ObserveLimits
-from eventlog.store import checking, cursors, events, hook_lists, index, unfinished, writer
+from eventlog.store import checking, cursors, erasure, events, hook_lists, index, pruning, unfinished, writer
 
 __all__ = ["SECTIONS", "Number", "Numbers"]
 
@@ -70,6 +70,9 @@ LIMITS: Numbers = {
     "recovery_named": Number(unfinished.MAX_NAMED, "turns, calls, inputs, jobs that a start names; others are counted"),
     "recovery_events": Number(unfinished.MAX_EVENTS_READ, "events of open turns that a start looks through for calls"),
     "recovery_proven": Number(unfinished.PROVEN_EVENTS, "last events of a log whose checksums a start proves"),
+    "forget_wait_s": Number(upkeep.READERS_LIMIT_S, "seconds that forget waits for readers which hold the old bytes"),
+    "prune_events": Number(pruning.CHUNK_EVENTS, "events that one transaction of prune removes"),
+    "forget_events": Number(erasure.CHUNK_EVENTS, "events that one transaction of forget overwrites"),
     "check_named": Number(checking.MAX_NAMED, "damaged events that a check names; further ones are counted"),
     # observe hooks
     "kept_errors": Number(cursors.KEPT_ERRORS, "errors of handlers that are kept for `eventlog logs`"),
