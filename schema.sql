@@ -1,8 +1,9 @@
 -- The file of one event log.
 --
--- `log` is the source of truth: one row an event, appended and never changed. Everything else is either
--- the log's own index (session, event_type, session_index, turn_version, job, open_turn, open_input), or what
--- subscribers owe and were owed (hook, extension, delivery and their gaps), or what handlers keep (kv, file, reminder).
+-- `log` is the source of truth: one row an event, appended and never changed. Everything else is the log's own
+-- index (session, event_type, session_index, turn_version, job, open_turn, open_input), what is folded from it
+-- (projection, usage, snapshot), what subscribers owe and were owed (hook, extension, delivery and their gaps), or what
+-- handlers keep (kv, file, reminder).
 --
 -- Rules that hold for every table:
 --   * Times are integers: microseconds since 1970-01-01 UTC. Nothing is ordered by time.
@@ -597,6 +598,93 @@ WHEN EXISTS (SELECT 1 FROM delivery WHERE extension = OLD.extension AND position
 BEGIN
     SELECT RAISE(ABORT, 'an attempt goes with its delivery');
 END;
+-- --------------------------------------------------------------------------------- what is folded from the log
+
+-- A projection: `state` holds what the events up to `cursor` came to, and both are written in one commit. While a new
+-- version is folded, or the same one again, that row does not serve; it takes the other's place in one commit.
+CREATE TABLE projection (
+    projection  INTEGER PRIMARY KEY AUTOINCREMENT,                    -- never issued twice, so that what is late finds no row
+    name        TEXT    NOT NULL CHECK (length(name) BETWEEN 1 AND 256),
+    version     INTEGER NOT NULL CHECK (version >= 1),
+    serves      INTEGER NOT NULL CHECK (serves IN (0, 1)),
+    events      TEXT    NOT NULL CHECK (json_valid(events)),          -- the types that it folds
+    initial     TEXT    NOT NULL CHECK (json_valid(initial)),         -- the state before the first event
+    state       TEXT    NOT NULL CHECK (json_valid(state)),
+    cursor      INTEGER NOT NULL DEFAULT 0 CHECK (cursor >= 0),
+    passed      INTEGER NOT NULL DEFAULT 0 CHECK (passed >= 0),       -- events that could not be read
+    stuck       TEXT,                                                 -- why it does not get beyond its cursor
+    UNIQUE (name, serves)
+) STRICT;
+
+-- What kept an event from being folded; the newest ones are kept.
+CREATE TABLE projection_error (
+    error     INTEGER PRIMARY KEY AUTOINCREMENT,
+    name      TEXT    NOT NULL,
+    version   INTEGER NOT NULL,
+    position  INTEGER NOT NULL,
+    message   TEXT    NOT NULL,
+    at        INTEGER NOT NULL
+) STRICT;
+
+-- What turns used, the rows of the projection "usage". A sum counts the turns that told their number.
+CREATE TABLE usage (
+    projection          INTEGER NOT NULL REFERENCES projection (projection),
+    session             INTEGER NOT NULL REFERENCES session (session),
+    model               TEXT    NOT NULL,                             -- '': no turn told its price
+    day                 TEXT    NOT NULL CHECK (length(day) = 10),    -- in UTC
+    turns               INTEGER NOT NULL CHECK (turns >= 1),
+    measured            INTEGER NOT NULL CHECK (measured BETWEEN 0 AND turns),
+    input_tokens        INTEGER NOT NULL,
+    output_tokens       INTEGER NOT NULL,
+    cache_read_tokens   INTEGER NOT NULL,
+    cache_write_tokens  INTEGER NOT NULL,
+    reasoned            INTEGER NOT NULL CHECK (reasoned BETWEEN 0 AND turns),
+    reasoning_tokens    INTEGER NOT NULL,
+    priced              INTEGER NOT NULL CHECK (priced BETWEEN 0 AND turns),
+    cost_usd            TEXT    NOT NULL,                             -- a decimal number: sums of floats depend on their order
+    PRIMARY KEY (projection, session, model, day)
+) STRICT, WITHOUT ROWID;
+
+-- A session folded up to an index, so that a fold need not begin at its first event.
+CREATE TABLE snapshot (
+    session  INTEGER NOT NULL REFERENCES session (session),
+    reducer  TEXT    NOT NULL,
+    version  INTEGER NOT NULL CHECK (version >= 1),
+    initial  BLOB    NOT NULL CHECK (length(initial) = 16),           -- blake2b of the state before the first event
+    idx      INTEGER NOT NULL CHECK (idx >= 0),
+    state    TEXT    NOT NULL CHECK (json_valid(state)),
+    PRIMARY KEY (session, reducer, version)
+) STRICT;
+
+-- Sessions that lost events on purpose. What was folded from these stays as it is: it cannot be folded again.
+CREATE TABLE incomplete_session (
+    session  INTEGER NOT NULL PRIMARY KEY REFERENCES session (session)
+) STRICT;
+
+-- Rows that are being folded again and that nobody reads; empty outside of a rebuild.
+CREATE TABLE session_anew (
+    session             INTEGER NOT NULL PRIMARY KEY,
+    title               TEXT,
+    sdk_agent_id        TEXT,
+    abs                 TEXT,
+    continuation_token  TEXT,
+    status              TEXT
+) STRICT;
+CREATE TABLE turn_version_anew (
+    session   INTEGER NOT NULL,
+    turn_id   TEXT    NOT NULL,
+    version   INTEGER NOT NULL,
+    position  INTEGER NOT NULL,
+    PRIMARY KEY (session, turn_id, version)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE job_anew (
+    session   INTEGER NOT NULL,
+    job_id    TEXT    NOT NULL,
+    name      TEXT,
+    status    TEXT    NOT NULL,
+    position  INTEGER NOT NULL,
+    PRIMARY KEY (session, job_id)
+) STRICT, WITHOUT ROWID;
 
 -- -------------------------------------------------------------------------------- stable views for people
 
@@ -647,6 +735,11 @@ SELECT h.agent, h.name, h.events, h.source, h.on_restart, h.cursor,
        (SELECT coalesce(max(position), 0) FROM log) - h.cursor AS lag,
        (SELECT count(*) FROM hook_gap AS g WHERE g.hook = h.hook) AS gaps, h.calls, h.errors
 FROM hook AS h WHERE h.loaded = 1;
+
+CREATE VIEW projections AS
+SELECT p.name, p.version, p.serves, p.events, p.cursor,
+       (SELECT coalesce(max(position), 0) FROM log) - p.cursor AS lag, p.passed, p.stuck
+FROM projection AS p;
 
 PRAGMA application_id = 0x45564c47;  -- "EVLG"
 PRAGMA user_version = 1;

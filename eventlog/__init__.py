@@ -61,6 +61,7 @@ from eventlog.observe import (
     disable_hook,
     memory_hook,
 )
+from eventlog.projections import Projection, Usage
 from eventlog.runtime import Runtime
 from eventlog.session import Session
 from eventlog.store.turns import Job, TurnSnapshot
@@ -111,6 +112,7 @@ __all__ = [
     "NewEvent",
     "NotALog",
     "OutcomeUnknown",
+    "Projection",
     "Reject",
     "RetryAfter",
     "Runtime",
@@ -124,6 +126,7 @@ __all__ = [
     "TurnCompletedEnvelope",
     "TurnReference",
     "TurnSnapshot",
+    "Usage",
     "VersionUnavailable",
     "capabilities",
     "define_ab",

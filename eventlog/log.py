@@ -18,12 +18,14 @@ from eventlog.encoding import Encoded, EventData, check_id, encode_event, plain
 from eventlog.errands import Errands
 from eventlog.errors import (
     InvalidEvent,
+    InvalidName,
     LimitExceeded,
     LogClosed,
     LogShortened,
     NotALog,
     SessionExists,
     SessionNotFound,
+    VersionUnavailable,
 )
 from eventlog.events import (
     TOMBSTONE,
@@ -35,6 +37,7 @@ from eventlog.events import (
     decode_json,
     parse_envelope,
 )
+from eventlog.folding import FoldLimits
 from eventlog.following import RemoteCommits, Waiters, pages, wait_in, wake
 from eventlog.history import ImportReport, import_lines
 from eventlog.serving import Commands, LogCommands, Server
@@ -44,10 +47,13 @@ from eventlog.store.drafting import Append
 from eventlog.store.events import MAX_OWN_TYPES, MAX_TYPES, info_at_start, last_position
 from eventlog.store.heads import Head
 from eventlog.store.index import SLICE_ROWS
+from eventlog.store.projections import ProjectionState, state_of
 from eventlog.store.reading import Bounds, find_session, log_floor, sessions_page, wanted
 from eventlog.store.stats import collect
 from eventlog.store.store import Durability, Store
+from eventlog.store.turns import Job, TurnReference, TurnSnapshot, find_job, find_turn
 from eventlog.upkeep import BackedUp, Forgot, Pruned, Vacuumed
+from eventlog.usage import By, Usage, read_usage
 
 SESSIONS_PER_PAGE = 500
 RECENT_SESSIONS = 4_096
@@ -65,10 +71,10 @@ class EventLog:
 
     The process that opens it without `read_only` owns it; any number of others may read meanwhile. `durability` is
     "full" (an append is on the disk when it returns) or "process" (it survives the end of the process, not a power
-    cut). `redact` sees every event before it is stored. `accept_loss` opens a file that lost its end; its owner then
-    begins a new era, so that no position has the id that it had before. Opening raises LogInUse, NotALog,
-    UnsupportedSchema, LogShortened, NetworkFileSystem, DamagedFile, StorageFull, StoreError, PermissionError; reading a
-    missing file raises FileNotFoundError.
+    cut). `redact` sees every event before it is stored. `fold_limits` are of snapshots and projections. `accept_loss`
+    opens a file that lost its end; its owner then begins a new era, so that no position has the id that it had before.
+    Opening raises LogInUse, NotALog, UnsupportedSchema, LogShortened, NetworkFileSystem, DamagedFile, StorageFull,
+    StoreError, PermissionError; reading a missing file raises FileNotFoundError.
     """
 
     def __init__(
@@ -85,6 +91,7 @@ class EventLog:
         verify_reads: bool = False,
         slice_rows: int = SLICE_ROWS,
         poll_s: float = POLL_S,
+        fold_limits: FoldLimits | None = None,
     ) -> None:
         if durability not in ("full", "process"):
             raise ValueError(f"durability is 'full' or 'process', not {durability!r}")
@@ -95,6 +102,7 @@ class EventLog:
         self.encode = encode_event if redact is None else self._redact_and_encode
         """Redacts, checks and encodes one event."""
         self._poll_s = poll_s
+        self.fold_limits = fold_limits or FoldLimits()
         self.commands = Commands()
         """What other processes can ask of this log while it is open here; the layers above add theirs."""
         _ = self.commands.add(LogCommands(self).all())
@@ -515,6 +523,11 @@ class EventLog:
         if self._remote is not None:
             await self._remote.wait(seen, session_key)
 
+    async def beyond(self, position: int) -> None:
+        """Return when something is committed behind a position, imports included, or the log was closed."""
+        if not self.ended() and self.head <= position:
+            await wait_in(self._waiters)
+
     async def events_at(self, positions: list[int]) -> list[Event[Any]]:
         """The events at these positions, in order; those that were pruned are left out."""
         store = self.store
@@ -542,6 +555,31 @@ class EventLog:
         events = self.read() if session_id is None else (await self.session(session_id)).read()
         async for event in events:
             yield event.to_json()
+
+    # -- what is folded from it ---------------------------------------------------------------------------------
+
+    async def turn(self, reference: TurnReference) -> TurnSnapshot:
+        """Exactly this version of a turn; raises VersionUnavailable, and never gives another one. CorruptEvent."""
+        where = (reference.conversation_id, reference.turn_id, reference.version)
+        turn = await self.store.read(find_turn, *where)
+        if turn is None:
+            raise VersionUnavailable(*where, "there is no such version")
+        return turn
+
+    async def job(self, job_id: str) -> Job:
+        """A background job as its events tell by now; raises InvalidName when none told of it, and CorruptEvent."""
+        job = await self.store.read(find_job, job_id)
+        if job is None:
+            raise InvalidName("job", job_id, "no event told of a job of this id")
+        return job
+
+    async def usage(self, by: By = "session", *, project: str | None = None, purpose: str | None = None) -> list[Usage]:
+        """What completed turns used, by "session", "agent", "model" or "day", of every event that is committed now."""
+        return await read_usage(self.store, self.fold_limits, by, project, purpose)
+
+    async def projection(self, name: str) -> ProjectionState:
+        """The state of a projection of yours as far as it is folded, which `lag` tells; raises InvalidName."""
+        return await self.store.read(state_of, name)
 
     # -- looking at the whole -----------------------------------------------------------------------------------
 

@@ -37,9 +37,11 @@ from eventlog.observe.dispatcher import Dispatcher, ObserveLimits, RunningHook
 from eventlog.observe.experiments import Experiments
 from eventlog.observe.hook import HookDefinition, check_hook_name
 from eventlog.observe.mounting import Mounting
+from eventlog.projections import Projection, Projector
 from eventlog.recovery import Recovered, Recovery
 from eventlog.serving import Command
 from eventlog.store.buried import DeadLetter
+from eventlog.store.projections import ProjectionState
 
 logger = logging.getLogger("eventlog.runtime")
 
@@ -62,6 +64,7 @@ class _Parts:
     reminding: Reminding
     experiments: Experiments
     hosts: Hosts
+    projector: Projector
 
 
 class Runtime:
@@ -70,9 +73,9 @@ class Runtime:
     `agent_dir` is the folder that holds `agent/`, with its hooks and extensions; `services` are the server's own
     clients, as `ctx.host.<name>`; `grants` are given to an extension when it is first installed. `seed` makes the
     back-off's jitter repeatable; `reminder_limits` says how much a session may be reminded of, `observe_limits` how
-    much observe hooks hold in memory and how long they are waited for, their threads included. What the log's last
-    owner left unfinished is in `recovered`; with `interrupt_open_turns`, turns that it left open are ended as
-    interrupted (R95). Entering raises DiscoveryError or ManifestError with all findings.
+    much observe hooks hold in memory and how long they are waited for, their threads included; `projections` are folded
+    behind the log. What the log's last owner left unfinished is in `recovered`; with `interrupt_open_turns`, turns that
+    it left open are ended as interrupted (R95). Entering raises DiscoveryError or ManifestError with all findings.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class Runtime:
         plain_threads: int = 32,
         reminder_limits: ReminderLimits | None = None,
         observe_limits: ObserveLimits | None = None,
+        projections: Sequence[Projection] = (),
     ) -> None:
         self.log = log
         self.policy = policy or DeliveryPolicy()
@@ -102,6 +106,7 @@ class Runtime:
         self._plain_threads = plain_threads
         self._reminder_limits = reminder_limits
         self._observe_limits = observe_limits or ObserveLimits(plain_threads=plain_threads)
+        self._projections = tuple(projections)
         self._hooks: list[tuple[str, HookDefinition]] = []
         self._channels: list[ChannelDefinition] = []
         self._experiments: list[AbDefinition] = []
@@ -162,6 +167,7 @@ class Runtime:
         self._unsubscribe = self.log.on_recorded(self._recorded)
         taken_up = await parts.worker.start()
         parts.reminding.start()
+        await parts.projector.start()
         self._stop_answering = self.log.commands.add(self._commands(parts))
         failed = await recovery.end_jobs()  # hooks and extensions are up: they are told of it
         if self._interrupt_open_turns:
@@ -198,6 +204,7 @@ class Runtime:
                 self._unsubscribe()
                 self._unsubscribe = None
             await parts.reminding.stop()
+            await parts.projector.stop()
             ended = await asyncio.gather(
                 parts.worker.stop(grace_s), parts.dispatcher.stop(grace_s), return_exceptions=True
             )
@@ -231,7 +238,8 @@ class Runtime:
                 await parts.dispatcher.settled(timeout_s)
                 await parts.worker.idle()
                 if parts.dispatcher.is_settled and self.log.head == before:
-                    return
+                    break
+            await parts.projector.catch_up()
 
     # -- what it serves -----------------------------------------------------------------------------------------
 
@@ -254,6 +262,11 @@ class Runtime:
     def meter(self) -> Meter:
         """What handlers measured by `ctx.host.otel`."""
         return self._running.meter
+
+    async def projection(self, name: str) -> ProjectionState:
+        """The state of a projection, brought up to date first; raises InvalidName."""
+        await self._running.projector.catch_up()
+        return await self.log.projection(name)
 
     def host_for(self, session_id: str) -> Host:
         """The host of a session, the same object that its handlers get; raises SessionNotFound.
@@ -322,6 +335,7 @@ class Runtime:
             reminding=reminding,
             experiments=Experiments(log, agent),
             hosts=hosts,
+            projector=Projector(log, self._projections),
         )
 
     async def _start_hooks(self, parts: _Parts, found: Discovered) -> None:

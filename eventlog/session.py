@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from eventlog.encoding import MAX_BATCH_BYTES, MAX_BATCH_EVENTS, Encoded, EventData
 from eventlog.errors import InvalidEvent, LimitExceeded, LogClosed, ReadOnlyLog
 from eventlog.events import Event, NewEvent, SessionInfo
+from eventlog.folding import Reducer, SessionFold
 from eventlog.following import pages, wait_in
 from eventlog.store.events import as_time
 from eventlog.store.heads import Head
@@ -18,6 +19,9 @@ from eventlog.store.reading import Bounds, session_floor, wanted
 
 if TYPE_CHECKING:  # the log makes sessions; a session only needs the name of its type
     from eventlog.log import EventLog
+
+
+S = TypeVar("S")
 
 
 class Session:
@@ -140,6 +144,18 @@ class Session:
                     await log.wait_remote(seen, self._key)
                 elif head.next_index <= index + 1:
                     await wait_in(head.waiters)
+
+    async def fold(self, reducer: Reducer[S], initial: S, version: int = 1, *, name: str | None = None) -> S:
+        """The state after all events: `reducer(state, event) -> state`, from `initial` or from the newest snapshot.
+
+        States are plain JSON, and the result is what JSON makes of it. A snapshot is kept every so many events (see
+        `FoldLimits`) and belongs to the reducer's name, its `version` and `initial`: raise `version` when the reducer
+        changes. A lambda or inner function has no name of its own and no snapshots, unless `name` gives it one. A
+        corrupt event is passed, with an error in the log of `eventlog.projections`. Raises InvalidEvent for a state
+        that is not JSON, and whatever the reducer raises.
+        """
+        fold = SessionFold(self._log.store, self._log.fold_limits, self.id, self._key)
+        return await fold.run(self.read, reducer, initial, version, name)
 
     async def _page(self, bounds: Bounds) -> list[Event[Any]]:
         # The tail is copied before the snapshot is taken: what the index absorbs in between is found there.

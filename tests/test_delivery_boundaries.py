@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from eventlog.durable import DeliveryPolicy, HookCallContext
-from eventlog.durable.envelope import TurnReference
 from eventlog.durable.readers import GrantedTurns
 from eventlog.errors import VersionUnavailable
 from eventlog.events import NewEvent
+from eventlog.store.turns import TurnReference
 from eventlog.testing import ManualClock
 from tests.extension_kit import DAY_S, Bench, Recorder, bench, hang, start
 

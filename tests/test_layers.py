@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).parents[1] / "eventlog"
 LAYERS = (
     ("errors clock vocabulary encoding events logs messages",),
     ("store",),
-    ("log session following history serving upkeep errands",),  # the front door
+    ("log session following folding usage history serving upkeep errands",),  # the front door
     ("observe", "durable", "host", "projections", "recovery"),
     ("inspection", "runtime", "agents", "replay", "settings"),
     ("control",),
@@ -48,6 +48,7 @@ PUBLIC_MODULES = {
     "eventlog.history",
     "eventlog.inspection",
     "eventlog.observe",
+    "eventlog.projections",
     "eventlog.replay",
     "eventlog.settings",
     "eventlog.testing",

@@ -12,7 +12,7 @@ import pytest
 import eventlog
 
 LOG = {"EventLog", "Session", "SessionInfo", "Event", "NewEvent", "SessionEvent", "SessionEventType", "define_event"}
-READ = {"Job", "JobStatus", "TurnSnapshot"}
+READ = {"Job", "JobStatus", "TurnSnapshot", "Projection", "Usage"}
 OBSERVE = {
     *("define_hook", "disable_hook", "memory_hook", "define_channel", "define_ab"),
     *("HookDefinition", "HookContext"),

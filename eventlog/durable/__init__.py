@@ -12,7 +12,6 @@ from eventlog.durable.envelope import (
     HookEnvelope,
     JobCompletedEnvelope,
     TurnCompletedEnvelope,
-    TurnReference,
     envelope_of,
 )
 from eventlog.durable.extension import (
@@ -52,6 +51,7 @@ from eventlog.durable.policy import (
 )
 from eventlog.durable.signal import AbortController, Aborted, Signal
 from eventlog.durable.structure import manifest_schema
+from eventlog.store.turns import TurnReference
 
 __all__ = [
     "CAPABILITY_OF",

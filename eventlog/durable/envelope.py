@@ -11,6 +11,7 @@ import msgspec
 
 from eventlog.errors import InvalidEvent
 from eventlog.events import Event, JobStatus, format_time
+from eventlog.store.turns import TurnReference
 
 
 class DurableEventType(StrEnum):
@@ -29,18 +30,6 @@ LOG_TYPE_OF: Mapping[DurableEventType, str] = MappingProxyType(
     {durable: log for log, durable in DURABLE_TYPE_OF.items()}
 )
 """The same the other way round."""
-
-
-class TurnReference(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """Names one version of one turn: `version` counts the `turn.completed` events of `turn_id`, from 1."""
-
-    conversation_id: str
-    turn_id: str
-    version: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the wire form: `{conversationId, turnId, version}`."""
-        return {"conversationId": self.conversation_id, "turnId": self.turn_id, "version": self.version}
 
 
 class _Envelope(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag_field="type", gc=False):

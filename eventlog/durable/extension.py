@@ -13,12 +13,13 @@ from typing import Any, Protocol, TypeAlias
 
 from eventlog.clock import Clock
 from eventlog.durable.disposable import Disposable
-from eventlog.durable.envelope import JobCompletedEnvelope, TurnCompletedEnvelope, TurnReference
+from eventlog.durable.envelope import JobCompletedEnvelope, TurnCompletedEnvelope
 from eventlog.durable.loading import LoadedCode, describe, load_code
 from eventlog.durable.manifest import Manifest
 from eventlog.durable.signal import Signal
 from eventlog.errors import ActivationError, shown
 from eventlog.logs import harmless_logger
+from eventlog.store.turns import TurnReference
 
 ACTIVATE_LIMIT_S = 10.0
 DEACTIVATE_LIMIT_S = 5.0

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from eventlog.durable.envelope import TurnReference
 from eventlog.errors import InvalidName, VersionUnavailable
 from eventlog.log import EventLog
 from eventlog.store.extensions import Extensions, InstalledExtension
-from eventlog.store.turns import Job, TurnSnapshot, find_job, find_turn
+from eventlog.store.turns import Job, TurnReference, TurnSnapshot, find_job, find_turn
 
 TURNS = "conversations.turns.read"
 JOBS = "jobs.read"

@@ -1,0 +1,35 @@
+"""What pruning and erasing have to tell everything that is folded from the log, inside of their own transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+
+from eventlog.store import projections, snapshots, usage
+
+
+def before_pruning(connection: sqlite3.Connection, sessions: Iterable[int], now_us: int) -> None:
+    """Fold what is still behind, before all events of these sessions go: their usage, turns and jobs stay as they are.
+
+    States of other projections keep what they have folded; see `projections.floor` for how far that is.
+    """
+    usage.catch_up(connection, now_us)
+    for session in sessions:
+        projections.mark_incomplete(connection, session)
+        snapshots.forget(connection, session)
+
+
+def before_erasing(connection: sqlite3.Connection, session: int, now_us: int) -> dict[str, int]:
+    """Remove what was folded from a session, before its payloads go; counts of what went.
+
+    Its turns and jobs go, its usage and its snapshots; the states of other projections go too and are folded again.
+    """
+    usage.catch_up(connection, now_us)
+    projections.mark_incomplete(connection, session)
+    return {
+        "usage": usage.forget(connection, session),
+        "snapshots": snapshots.forget(connection, session),
+        "projections": projections.forget_states(connection, [usage.NAME]),
+        "turns": connection.execute("DELETE FROM turn_version WHERE session = ?", (session,)).rowcount,
+        "jobs": connection.execute("DELETE FROM job WHERE session = ?", (session,)).rowcount,
+    }
