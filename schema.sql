@@ -34,7 +34,7 @@ INSERT INTO epoch VALUES (1, 0);
 -- What its own transaction is allowed to do beyond appending. Empty outside of such a transaction.
 CREATE TABLE gate (
     one      INTEGER NOT NULL PRIMARY KEY CHECK (one = 1),
-    purpose  TEXT    NOT NULL CHECK (purpose IN ('import', 'prune', 'forget'))
+    purpose  TEXT    NOT NULL CHECK (purpose IN ('import', 'prune', 'forget', 'rebuild'))
 ) STRICT, WITHOUT ROWID;
 
 -- --------------------------------------------------------------------------------------------- the log

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from eventlog.encoding import check_id, encode_value
-from eventlog.errors import CorruptEvent, InvalidName
+from eventlog.errors import InvalidName
 from eventlog.events import Event, decode_json
+from eventlog.store.projections import readable
 from eventlog.store.snapshots import Fold, Snapshot, keep, newest
 from eventlog.store.store import Store
 
@@ -48,15 +49,6 @@ def name_of(reducer: Callable[..., Any]) -> str | None:
     return None if module is None or "<" in name else f"{module}.{name}"
 
 
-def readable(event: Event[Any]) -> CorruptEvent | None:
-    """None when an event's data can be read, else the error: no reducer is called with it."""
-    try:
-        _ = event.data
-    except CorruptEvent as error:
-        return error
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class SessionFold:
     """One fold of one session of an opened file."""
@@ -68,7 +60,7 @@ class SessionFold:
 
     async def run(
         self,
-        read: Callable[[int], AsyncIterator[Event[Any]]],
+        read: Callable[[int | None], AsyncIterator[Event[Any]]],
         reducer: Reducer[S],
         initial: S,
         version: int,
@@ -84,13 +76,13 @@ class SessionFold:
         index = -1 if found is None else found.index
         state: S = decode_json(begun if found is None else found.state)
         last = index
-        async for event in read(index):
+        async for event in read(None if index < 0 else index):
             last = event.index
-            error = readable(event)
-            if error is None:
-                state = reducer(state, event)
-            else:
-                logger.error("a fold of session %s passed an event: %s", self.session_id, error)
+            good, corrupt = readable([event])
+            for each in good:
+                state = reducer(state, each)
+            for passed in corrupt:
+                logger.error("a fold of session %s passed an event: %s", self.session_id, passed.why)
         raw = encode_value(state, "state")
         if fold is not None and last - index >= self.limits.snapshot_every_events and not self.store.read_only:
             await self._keep(fold, Snapshot(last, raw))

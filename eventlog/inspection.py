@@ -1,8 +1,9 @@
-"""A look at what a log's file knows of hooks and deliveries, from any process; it changes nothing."""
+"""A look at what a log's file knows of its subscribers and its jobs, from any process; it changes nothing."""
 
 from __future__ import annotations
 
 from eventlog.durable.dead_letters import DeadLetters
+from eventlog.events import JobStatus
 from eventlog.log import EventLog
 from eventlog.recovery import OpenInput, OpenTurn, Recovered, RunningJob, UnansweredCall, at_rest
 from eventlog.store.buried import DeadLetter
@@ -19,8 +20,13 @@ from eventlog.store.hook_lists import (
     hook_rows,
     unserved_agents,
 )
+from eventlog.store.projections import ProjectionError, errors
+from eventlog.store.reading import MAX_POSITION
+from eventlog.store.subscribers import CursorRow, cursor_rows
+from eventlog.store.turns import Job, jobs
 
 __all__ = [
+    "CursorRow",
     "Damaged",
     "DeadLetter",
     "Delivery",
@@ -30,8 +36,10 @@ __all__ = [
     "HookRow",
     "Inspection",
     "InstalledExtension",
+    "Job",
     "OpenInput",
     "OpenTurn",
+    "ProjectionError",
     "Recovered",
     "Report",
     "RunningJob",
@@ -102,6 +110,22 @@ class Inspection:
     async def dead_letter(self, event_id: str, extension: str) -> DeadLetter | None:
         """One of them with its failed attempts, None if there is no such letter."""
         return await self._dead_letters.get(event_id, extension)
+
+    # -- what is folded from the log ----------------------------------------------------------------------------
+
+    async def cursors(self) -> list[CursorRow]:
+        """How far each hook, extension and projection is."""
+        return await self._store.read(cursor_rows)
+
+    async def projection_errors(self, name: str | None = None, limit: int = 1_000) -> list[ProjectionError]:
+        """The newest errors of projections, oldest first: events that could not be folded, and why."""
+        return await self._store.read(errors, name, limit)
+
+    async def jobs(
+        self, session_id: str | None = None, status: JobStatus | None = None, limit: int | None = None
+    ) -> list[Job]:
+        """Background jobs, those heard of last first."""
+        return await self._store.read(jobs, session_id, status, MAX_POSITION if limit is None else limit)
 
     async def _key(self, extension: str | None) -> int | None:
         return None if extension is None else (await self._extensions.find(extension)).key

@@ -13,10 +13,10 @@ import msgspec
 from eventlog.encoding import check_id, encode_value
 from eventlog.errors import EventLogError, ForkedProcess, InvalidName, LimitExceeded, LogClosed
 from eventlog.events import VOCABULARY, Event, decode_json
-from eventlog.folding import FoldLimits, readable
+from eventlog.folding import FoldLimits
 from eventlog.log import EventLog
 from eventlog.store import anew, projections, usage
-from eventlog.store.projections import EVERY, Definition, Page, Passed, ProjectionError, ProjectionRow, Step
+from eventlog.store.projections import EVERY, Definition, Page, Passed, ProjectionError, Step
 from eventlog.usage import Progress, Usage, catch_up, fold_anew
 
 __all__ = ["BUILT_IN", "FoldLimits", "Projection", "ProjectionError", "Projector", "Rebuilt", "Usage", "rebuild"]
@@ -78,7 +78,7 @@ def _check_types(events: Sequence[str]) -> None:
 
 def fold_page(projection: Projection, page: Page, limits: FoldLimits) -> Step:
     """Fold a page. What cannot be read is passed; at an error of the fold it stops, before the event that met it."""
-    good, passed = _readable(page.events)
+    good, passed = projections.readable(page.events)
     try:
         state = decode_json(page.row.state)
         for event in good:
@@ -88,23 +88,11 @@ def fold_page(projection: Projection, page: Page, limits: FoldLimits) -> Step:
         return _fold_carefully(projection, page, limits)
 
 
-def _readable(events: Sequence[Event[Any]]) -> tuple[list[Event[Any]], list[Passed]]:
-    good: list[Event[Any]] = []
-    passed: list[Passed] = []
-    for event in events:
-        error = readable(event)
-        if error is None:
-            good.append(event)
-        else:
-            passed.append(Passed(event.position, str(error)))
-    return good, passed
-
-
 def _fold_carefully(projection: Projection, page: Page, limits: FoldLimits) -> Step:
     raw, cursor = page.row.state, page.row.cursor
     passed: list[Passed] = []
     for event in page.events:
-        good, corrupt = _readable([event])
+        good, corrupt = projections.readable([event])
         passed += corrupt
         try:
             for each in good:
@@ -260,8 +248,3 @@ async def _rebuild_built_in(log: EventLog, name: str, progress: Progress | None)
             progress(after, head)
     different, passed_late = await store.write(anew.finish, name, after, store.clock.now_us())
     return Rebuilt(name, different, passed + passed_late)
-
-
-async def states(log: EventLog) -> list[ProjectionRow]:
-    """All folds that the file has, the built-in one of usage too."""
-    return await log.store.read(projections.rows)

@@ -21,10 +21,12 @@ SECTIONS = {
     "Looking at the log": {
         "sessions": Entry("sessions:sessions", "the sessions of a log"),
         "show": Entry("show:show", "the events of a session, or a turn as a transcript"),
+        "jobs": Entry("jobs:jobs", "background jobs, and what became of them"),
         "tail": Entry("tail:tail", "the last events, and those that come"),
         "search": Entry("search:search", "the events that say something"),
     },
     "Hooks and extensions": {
+        "cursors": Entry("cursors:cursors", "how far each hook, extension and projection is"),
         "hooks": Entry("hooks:hooks", "how far each observe hook is, and what it missed"),
         "logs": Entry("hooks:logs", "what handlers of observe hooks threw"),
         "replay": Entry("replay:replay", "a hook over events that were recorded before"),
@@ -42,6 +44,7 @@ SECTIONS = {
         "stats": Entry("file:stats", "how large the log is"),
         "check": Entry("file:check", "whether all of the log is there, and undamaged"),
         "recover": Entry("recover:recover", "what the last owner left unfinished"),
+        "rebuild": Entry("rebuild:rebuild", "fold what is kept beside the log again from it"),
         "backup": Entry("care:backup", "a copy of the log, while it is written to"),
         "prune": Entry("care:prune", "remove old finished sessions, and streamed pieces"),
         "forget": Entry("care:forget", "erase what was said in sessions, on the disk too"),

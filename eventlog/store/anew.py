@@ -149,7 +149,9 @@ def finish(connection: sqlite3.Connection, name: str, after: int, now_us: int) -
     passed = fold(connection, name, after, last_position(connection), now_us)
     (different,) = connection.execute(built_in.different).fetchone()
     if different:
+        connection.execute("INSERT INTO gate VALUES (1, 'rebuild')")
         for statement in built_in.over:
             connection.execute(statement)
+        connection.execute("DELETE FROM gate")
     connection.execute(f"DELETE FROM {built_in.anew}")
     return int(different), passed

@@ -11,7 +11,7 @@ from eventlog.store import projections, snapshots, usage
 def before_pruning(connection: sqlite3.Connection, sessions: Iterable[int], now_us: int) -> None:
     """Fold what is still behind, before all events of these sessions go: their usage, turns and jobs stay as they are.
 
-    States of other projections keep what they have folded; see `projections.floor` for how far that is.
+    States of other projections keep what they have folded; see `projections.folded_upto` for how far that is.
     """
     usage.catch_up(connection, now_us)
     for session in sessions:
@@ -22,7 +22,7 @@ def before_pruning(connection: sqlite3.Connection, sessions: Iterable[int], now_
 def before_erasing(connection: sqlite3.Connection, session: int, now_us: int) -> dict[str, int]:
     """Remove what was folded from a session, before its payloads go; counts of what went.
 
-    Its turns and jobs go, its usage and its snapshots; the states of other projections go too and are folded again.
+    Its usage and its snapshots; the states of other projections go as a whole, and are folded again from what is left.
     """
     usage.catch_up(connection, now_us)
     projections.mark_incomplete(connection, session)
@@ -30,6 +30,4 @@ def before_erasing(connection: sqlite3.Connection, session: int, now_us: int) ->
         "usage": usage.forget(connection, session),
         "snapshots": snapshots.forget(connection, session),
         "projections": projections.forget_states(connection, [usage.NAME]),
-        "turns": connection.execute("DELETE FROM turn_version WHERE session = ?", (session,)).rowcount,
-        "jobs": connection.execute("DELETE FROM job WHERE session = ?", (session,)).rowcount,
     }

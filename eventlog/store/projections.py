@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from eventlog.errors import InvalidName
+from eventlog.errors import CorruptEvent, InvalidName
 from eventlog.events import Event, decode_json
 from eventlog.store.events import last_position
 from eventlog.store.reading import MAX_POSITION, Bounds, Reading
@@ -262,6 +262,20 @@ def take_place_if_done(connection: sqlite3.Connection, page: Page, step: Step) -
         take_place(connection, page.row)
 
 
+def readable(events: Iterable[Event[Any]]) -> tuple[list[Event[Any]], list[Passed]]:
+    """The events whose data can be read, and those that have to be passed."""
+    good: list[Event[Any]] = []
+    passed: list[Passed] = []
+    for event in events:
+        try:
+            _ = event.data
+        except CorruptEvent as error:
+            passed.append(Passed(event.position, str(error)))
+        else:
+            good.append(event)
+    return good, passed
+
+
 def note(connection: sqlite3.Connection, name: str, version: int, passed: Iterable[Passed], now_us: int) -> None:
     """Keep a record of events that could not be folded."""
     values = [(name, version, each.position, each.why[:ERROR_CHARACTERS], now_us) for each in passed]
@@ -308,7 +322,7 @@ def forget_states(connection: sqlite3.Connection, kept: Sequence[str]) -> int:
     return len(gone)
 
 
-def floor(connection: sqlite3.Connection) -> int:
+def folded_upto(connection: sqlite3.Connection) -> int:
     """The position up to which every projection that serves has folded the log; the head when there is none."""
     (lowest,) = connection.execute("SELECT min(cursor) FROM projection WHERE serves = 1").fetchone()
     return last_position(connection) if lowest is None else int(lowest)

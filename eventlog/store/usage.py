@@ -8,14 +8,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from decimal import Context, Decimal
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from eventlog.errors import CorruptEvent
 from eventlog.events import Event, TurnCompleted
+from eventlog.store.events import as_time
 from eventlog.store.projections import (
     Definition,
     Page,
@@ -27,6 +26,7 @@ from eventlog.store.projections import (
     insert,
     join,
     page_behind,
+    readable,
     row_of,
     rows,
     take_place,
@@ -143,11 +143,13 @@ class Tally:
 
     def take(self, events: Iterable[Event[Any]]) -> None:
         """Add completed turns; those that cannot be read, or counted, are passed."""
-        for event in events:
+        good, corrupt = readable(events)
+        self.passed += corrupt
+        for event in good:
             try:
                 model, totals = _totals_of(event.data)
-                place = (event.session_id, model, _day(event.at_us))
-            except (CorruptEvent, ValueError, OverflowError, OSError) as error:
+                place = (event.session_id, model, as_time(event.at_us).date().isoformat())
+            except ValueError as error:
                 self.passed.append(Passed(event.position, str(error)))
             else:
                 self.rows.setdefault(place, Totals()).add(totals)
@@ -167,10 +169,6 @@ def _totals_of(turn: TurnCompleted) -> tuple[str, Totals]:
     if cost is not None:
         totals.priced, totals.cost_usd = 1, Decimal(repr(cost.total_usd))
     return ("" if cost is None else cost.model), totals
-
-
-def _day(at_us: int) -> str:
-    return datetime.fromtimestamp(at_us // 1_000_000, UTC).date().isoformat()
 
 
 # -- the rows ---------------------------------------------------------------------------------------------------------

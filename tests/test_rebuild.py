@@ -1,0 +1,225 @@
+"""Folding again: rows equal to those that were kept live, and at every moment the old ones or the new ones."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from eventlog import EventLog, Runtime
+from eventlog.errors import InvalidName, ReadOnlyLog
+from eventlog.folding import FoldLimits
+from eventlog.inspection import Inspection
+from eventlog.projections import BUILT_IN, rebuild
+from eventlog.store import projections
+from tests.folding_kit import (
+    COUNTS,
+    FOLDED,
+    LIMITS,
+    fill_randomly,
+    kill_after,
+    leftovers,
+    rebuild_over_and_over,
+    tables,
+)
+from tests.log_kit import all_of, damaging
+from tests.real_data import real_data
+
+KILLS = 30
+
+DAMAGE = {
+    "sessions": "UPDATE session SET title = 'wrong', status = 'failed', abs = NULL, continuation_token = 'x'",
+    "turns": "DELETE FROM turn_version WHERE version = 2; UPDATE turn_version SET position = position + 1;"
+    " INSERT INTO turn_version VALUES (1, 'never was', 1, 1)",
+    "jobs": "DELETE FROM job WHERE job_id = 'j1'; UPDATE job SET status = 'queued', name = NULL;"
+    " INSERT INTO job VALUES (1, 'never was', NULL, 'queued', 1)",
+    "usage": "DELETE FROM usage WHERE model = 'm1'; UPDATE usage SET output_tokens = 7;"
+    " INSERT INTO usage SELECT projection, 1, 'never was', '2020-01-01', 1, 0, 0, 0, 0, 0, 0, 0, 0, '0'"
+    " FROM projection WHERE name = 'usage'",
+}
+
+
+def wreck(path: Path, *names: str) -> None:
+    """Write wrong rows into tables of a closed log."""
+    with damaging(path) as connection:
+        facts = "SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name IN ('turn_version', 'session')"
+        triggers = [row for row in connection.execute(facts).fetchall() if "is_a_fact" in row[0]]
+        for name, _ in triggers:
+            connection.execute(f"DROP TRIGGER {name}")
+        for name in names:
+            for statement in DAMAGE[name].split(";"):
+                connection.execute(statement)
+        for _, sql in triggers:
+            connection.execute(sql)
+
+
+async def filled(path: Path, seed: int) -> dict[str, list[Any]]:
+    """A closed log with every kind of event that is folded; its rows as they were kept live."""
+    async with EventLog(path, fold_limits=LIMITS) as log:
+        await fill_randomly(log, Random(seed))
+        await log.usage()
+        return await tables(log)
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_rows_that_are_folded_again_equal_those_that_were_kept_live(tmp_path: Path, seed: int) -> None:
+    path = tmp_path / "agent.db"
+    live = await filled(path, seed)
+    assert all(live.values())
+    for limits in (LIMITS, FoldLimits()):
+        async with EventLog(path, fold_limits=limits) as log:
+            assert [(each.name, each.different) for each in await rebuild(log)] == [(name, 0) for name in BUILT_IN]
+            assert await tables(log) == live
+            assert await leftovers(log) == [0] * 5
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+async def test_wrong_rows_are_put_right_and_counted_and_no_others_are_touched(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "agent.db"
+    live = await filled(path, 11)
+    wreck(path, *BUILT_IN)
+    async with EventLog(path, fold_limits=LIMITS) as log:
+        wrong = await tables(log)
+        assert all(wrong[each] != live[each] for each in BUILT_IN)
+        (done,) = await rebuild(log, name)
+        places = {"sessions": 1, "turns": 3, "jobs": 2, "usage": 3}[name]
+        keyed = [{row[:places]: row for row in rows[name]} for rows in (wrong, live)]
+        keys = keyed[0].keys() | keyed[1].keys()
+        assert done.different == sum(keyed[0].get(key) != keyed[1].get(key) for key in keys)
+        assert await tables(log) == {**wrong, name: live[name]}
+
+
+async def test_a_rebuild_goes_on_while_events_come(tmp_path: Path) -> None:
+    """What comes behind its last page is folded in the transaction that brings the new rows over."""
+    async with EventLog(tmp_path / "agent.db", fold_limits=LIMITS) as log:
+        await fill_randomly(log, Random(2), 50)
+        session = await log.session("s1")
+        pages: list[tuple[int, int | None]] = []
+        for name in BUILT_IN:
+            await session.append("turn.completed", {}, turn_id="t")
+            await session.append("job.queued", {"jobId": name})
+            await session.append("session.updated", {"title": name})
+            await rebuild(log, name, lambda position, last: pages.append((position, last)))
+        assert (await log.session_info("s1")).title == BUILT_IN[-1]
+        assert [row.turns for row in await log.usage("session")][1] == sum(
+            [event.session_id == "s1" async for event in log.read(types=["turn.completed"])]
+        )
+        before = await tables(log)
+        assert [each.different for each in await rebuild(log)] == [0] * 4
+        assert await tables(log) == before
+        assert all(last is None or position <= last for position, last in pages)
+        assert len(pages) > 4 * 7
+
+
+async def test_imported_history_is_folded_like_what_was_appended(tmp_path: Path) -> None:
+    async with EventLog(tmp_path / "one.db") as log:
+        await fill_randomly(log, Random(8))
+        lines = await all_of(log.export())
+        usage = await log.usage("model")
+    async with EventLog(tmp_path / "two.db") as log:
+        await log.import_events(lines)
+        assert await log.usage("model") == usage
+        before = await tables(log)
+        assert [each.different for each in await rebuild(log)] == [0] * 4
+        assert await tables(log) == before
+
+
+async def test_real_sessions_fold_again_to_equal_rows(tmp_path: Path) -> None:
+    async with EventLog(tmp_path / "agent.db") as log:
+        with real_data().open("rb") as lines:
+            await log.import_events(lines)
+        await log.usage()
+        before = await tables(log)
+        assert [each.different for each in await rebuild(log)] == [0] * 4
+        assert await tables(log) == before
+
+
+@pytest.mark.parametrize("position_of", ["session.updated", "job.completed", "job.queued"])
+async def test_a_corrupt_event_is_passed_with_a_record_and_the_rest_is_folded(tmp_path: Path, position_of: str) -> None:
+    path = tmp_path / "agent.db"
+    live = await filled(path, 4)
+    async with EventLog(path) as log:
+        position = (await all_of(log.read(types=[position_of])))[0].position
+    for data in ("{", "[]", '"text"'):
+        with damaging(path) as connection:
+            connection.execute("UPDATE log SET data = ? WHERE position = ?", (data, position))
+        async with EventLog(path) as log:
+            done = {each.name: each.passed for each in await rebuild(log)}
+            errors = await Inspection(log).projection_errors()
+            rows = await tables(log)
+        passed = "sessions" if position_of == "session.updated" else "jobs"
+        unreadable = data == "{" or passed == "jobs"  # a session is told nothing by any other value, either
+        assert done == {**dict.fromkeys(BUILT_IN, 0), passed: int(unreadable)}
+        assert {error.position for error in errors} <= {position}
+        others = FOLDED.keys() - {passed}
+        assert {name: rows[name] for name in others} == {name: live[name] for name in others}
+        assert len(rows[passed]) >= len(live[passed]) - 1
+
+
+@pytest.mark.timeout(120)
+async def test_a_rebuild_killed_anywhere_leaves_the_old_rows_or_the_new_ones(tmp_path: Path) -> None:
+    """Never a mixture: of each of the four, in a file whose rows are all wrong; then one that ends puts all right."""
+    origin, random = tmp_path / "origin.db", Random(20261130)
+    live = await filled(origin, 21)
+    wreck(origin, *BUILT_IN)
+    async with EventLog(origin, read_only=True) as log:
+        wrong = await tables(log)
+    found: Counter[str] = Counter()
+    for number in range(KILLS):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        db = folder / "agent.db"
+        for suffix in ("", ".head"):
+            shutil.copy(origin.with_name(origin.name + suffix), folder / f"agent.db{suffix}")
+        assert await kill_after(random.randrange(1, 110), rebuild_over_and_over, db)
+        async with EventLog(db) as log:
+            rows = await tables(log)
+            for name in BUILT_IN:
+                assert rows[name] in (wrong[name], live[name]), "a mixture"
+                found[name, "new" if rows[name] == live[name] else "old"] += 1  # type: ignore[index]
+            await rebuild(log)
+            assert await tables(log) == live
+            assert await leftovers(log) == [0] * 5
+            assert (await log.check()).ok
+    print(dict(found))
+    assert len(found) == 2 * len(BUILT_IN), f"the kills fell on one side only: {found}"
+
+
+async def test_a_projection_of_ones_own_is_folded_again_by_the_next_runtime_and_serves_meanwhile(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "agent.db"
+    async with EventLog(path, fold_limits=LIMITS) as log, Runtime(log, projections=[COUNTS]) as runtime:
+        await fill_randomly(log, Random(1), 30)
+        state = (await runtime.projection("counts")).state
+
+    async with EventLog(path) as log:
+        await log.store.write(spoil)
+        (done,) = await rebuild(log, "counts")
+        assert done.waits
+        assert (await log.projection("counts")).state == {"wrong": 1}
+        rows = await log.store.read(projections.rows, "counts")
+        assert [(row.serves, row.cursor) for row in rows] == [(True, 34), (False, 0)]
+    async with EventLog(path, fold_limits=LIMITS) as log, Runtime(log, projections=[COUNTS]) as runtime:
+        assert (await runtime.projection("counts")).state == state
+        assert len(await log.store.read(projections.rows, "counts")) == 1
+
+
+def spoil(connection: sqlite3.Connection) -> None:
+    connection.execute("""UPDATE projection SET state = '{"wrong": 1}' WHERE name = 'counts'""")
+
+
+async def test_what_cannot_be_rebuilt_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "agent.db"
+    async with EventLog(path) as log:
+        with pytest.raises(InvalidName, match="no process has folded"):
+            await rebuild(log, "nothing")
+    async with EventLog(path, read_only=True) as log:
+        for name in (None, "usage", "turns"):
+            with pytest.raises(ReadOnlyLog):
+                await rebuild(log, name)
