@@ -73,6 +73,15 @@ def _check_types(events: Sequence[str]) -> None:
         raise InvalidName("event type", type_, f"is not known; {hint}Own types are made known by define_event")
 
 
+def by_name(projections: Sequence[Projection]) -> dict[str, Projection]:
+    """Projections by their names; raises InvalidName for one that is there twice."""
+    named: dict[str, Projection] = {}
+    for projection in projections:
+        if named.setdefault(projection.name, projection) is not projection:
+            raise InvalidName("projection", projection.name, "is given twice")
+    return named
+
+
 # --------------------------------------------------------------------------------------------------- folding a page
 
 
@@ -121,11 +130,7 @@ class Projector:
 
     def __init__(self, log: EventLog, own: Sequence[Projection] = ()) -> None:
         self._log = log
-        self._own = {projection.name: projection for projection in own}
-        if len(self._own) < len(own):
-            names = [projection.name for projection in own]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise InvalidName("projection", twice, "is given twice")
+        self._own = by_name(own)
         self._stuck: set[int] = set()
         self._alone = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None

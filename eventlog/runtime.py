@@ -37,7 +37,7 @@ from eventlog.observe.dispatcher import Dispatcher, ObserveLimits, RunningHook
 from eventlog.observe.experiments import Experiments
 from eventlog.observe.hook import HookDefinition, check_hook_name
 from eventlog.observe.mounting import Mounting
-from eventlog.projections import Projection, Projector
+from eventlog.projections import Projection, Projector, by_name
 from eventlog.recovery import Recovered, Recovery
 from eventlog.serving import Command
 from eventlog.store.buried import DeadLetter
@@ -106,7 +106,7 @@ class Runtime:
         self._plain_threads = plain_threads
         self._reminder_limits = reminder_limits
         self._observe_limits = observe_limits or ObserveLimits(plain_threads=plain_threads)
-        self._projections = tuple(projections)
+        self._projections = tuple(by_name(projections).values())
         self._hooks: list[tuple[str, HookDefinition]] = []
         self._channels: list[ChannelDefinition] = []
         self._experiments: list[AbDefinition] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
@@ -16,7 +17,6 @@ from random import Random
 from typing import Any
 
 from eventlog import Event, EventLog, Projection, Runtime, Usage
-from eventlog.events import define_event
 from eventlog.folding import FoldLimits
 from eventlog.projections import BUILT_IN, rebuild
 from examples.server import play_session
@@ -100,10 +100,11 @@ def as_sums(rows: list[Usage]) -> dict[Any, Any]:
 
 async def tables(log: EventLog) -> dict[str, list[Any]]:
     """Every row that is folded from the log, of the built-in projections."""
-    found: dict[str, list[Any]] = {}
-    for name, sql in FOLDED.items():
-        found[name] = await log.store.read(lambda connection, sql=sql: connection.execute(sql).fetchall())
-    return found
+
+    def read(connection: sqlite3.Connection) -> dict[str, list[Any]]:
+        return {name: connection.execute(sql).fetchall() for name, sql in FOLDED.items()}
+
+    return await log.store.read(read)
 
 
 async def leftovers(log: EventLog) -> list[int]:
@@ -140,7 +141,12 @@ async def play_real_data(db: Path, data: Path, parent: Connection) -> None:
     """Play the recorded sessions where the log stands, with projections behind it that commit often; says each step."""
     traffic = read_traffic(data)
     async with EventLog(db, fold_limits=LIMITS) as log, Runtime(log, projections=[COUNTS]) as runtime:
-        stop = log.on_recorded(lambda events: [parent.send_bytes(b"event") for _ in events] and None)
+
+        def say(events: list[Event[Any]]) -> None:
+            for _ in events:
+                parent.send_bytes(b"event")
+
+        stop = log.on_recorded(say)
         for lines in traffic.sessions.values():
             await play_session(log, lines)
         stop()
@@ -184,21 +190,3 @@ async def fill_randomly(log: EventLog, random: Random, events: int = 300) -> Non
             model = random.choice(["m1", "m2", None])
             data = turn(model, random.random(), random.choice([None, 3]), **tokens)
             await session.append("turn.completed", data, turn_id=turn_id)
-
-
-__all__ = [
-    "COUNTS",
-    "FOLDED",
-    "LIMITS",
-    "as_sums",
-    "count_types",
-    "define_event",
-    "fill_randomly",
-    "kill_after",
-    "leftovers",
-    "plain_sums",
-    "play_real_data",
-    "rebuild_over_and_over",
-    "tables",
-    "turn",
-]

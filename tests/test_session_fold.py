@@ -182,7 +182,8 @@ async def test_a_corrupt_event_is_passed_and_named(tmp_path: Path, caplog: pytes
         connection.execute("UPDATE log SET data = 'gone' WHERE idx = 2")
     async with EventLog(path) as log:
         session = await log.session("s")
-        assert await session.fold(collect, []) == [0, 1, 3, 4]
+        nothing: list[int] = []
+        assert await session.fold(collect, nothing) == [0, 1, 3, 4]
         assert len(await all_of(session.read())) == 5
     (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert "passed an event: event 2 of session 's'" in record.getMessage()

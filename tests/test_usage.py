@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 from random import Random
 
@@ -12,6 +13,7 @@ from eventlog.errors import InvalidName
 from eventlog.folding import FoldLimits
 from eventlog.projections import rebuild
 from eventlog.store import folded, usage
+from eventlog.store.projections import page_behind, rows
 from eventlog.testing import ManualClock
 from tests.folding_kit import (
     COUNTS,
@@ -28,7 +30,7 @@ from tests.log_kit import all_of, damaging
 from tests.real_data import real_data
 
 KILLS = 16
-BY = ("session", "agent", "model", "day")
+BY: tuple[usage.By, ...] = ("session", "agent", "model", "day")
 
 
 @pytest.mark.parametrize("by", BY)
@@ -71,7 +73,7 @@ async def test_a_read_is_never_stale_whoever_reads(tmp_path: Path) -> None:
             assert read.turns == turns
             if turns % 2:
                 assert await log.usage() == [read]
-        (row,) = await reader.store.read(usage.rows, usage.NAME)
+        (row,) = await reader.store.read(rows, usage.NAME)
         assert row.cursor == 6  # up to the last read of the owner
 
 
@@ -125,7 +127,7 @@ async def test_a_turn_that_claims_more_than_can_be_counted_is_passed_with_a_reco
             await session.append("turn.completed", turn(inputTokens=tokens), turn_id="t")
         (row,) = await log.usage()
         assert (row.turns, row.input_tokens) == (1, usage.MAX_TOKENS_PER_TURN)
-        (found,) = await log.store.read(usage.rows, usage.NAME)
+        (found,) = await log.store.read(rows, usage.NAME)
         assert found.passed == 2
 
 
@@ -142,7 +144,7 @@ async def test_a_corrupt_turn_is_passed_with_a_record_and_the_next_ones_count(tm
         assert [row.turns for row in await reader.usage()] == [2]
     async with EventLog(path) as log:
         assert [(row.turns, row.input_tokens) for row in await log.usage()] == [(2, 2)]
-        (found,) = await log.store.read(usage.rows, usage.NAME)
+        (found,) = await log.store.read(rows, usage.NAME)
         assert (found.cursor, found.passed) == (4, 1)
         before = await tables(log)
         (again,) = await rebuild(log, "usage")
@@ -155,8 +157,8 @@ async def test_a_page_that_somebody_else_was_quicker_with_is_not_counted_twice(t
         session = await log.start_session("s")
         await session.append("turn.completed", turn(inputTokens=1), turn_id="t")
         await log.store.write(usage.prepare)
-        (row,) = await log.store.read(usage.rows, usage.NAME)
-        page = await log.store.read(usage.page_behind, log.store.reading, row, 10, 10)
+        (row,) = await log.store.read(rows, usage.NAME)
+        page = await log.store.read(page_behind, log.store.reading, row, 10, 10)
         for expected in (True, False):
             assert await log.store.write(usage.commit, page, usage.tally_of(page), 0) is expected
         assert [row.turns for row in await log.usage()] == [1]
@@ -167,13 +169,13 @@ async def test_another_version_of_the_fold_takes_its_place_at_the_next_read(tmp_
         await fill_randomly(log, Random(3), 60)
         expected = await log.usage("model")
 
-        def age(connection: usage.sqlite3.Connection) -> None:
+        def age(connection: sqlite3.Connection) -> None:
             connection.execute("UPDATE projection SET version = 99")
             connection.execute("UPDATE usage SET input_tokens = 1")
 
         await log.store.write(age)
         assert await log.usage("model") == expected
-        (row,) = await log.store.read(usage.rows, usage.NAME)
+        (row,) = await log.store.read(rows, usage.NAME)
         assert (row.version, row.serves) == (1, True)
 
 
@@ -187,7 +189,7 @@ async def test_what_pruning_is_about_to_take_is_counted_before_and_stays(tmp_pat
         session = await log.session("s0")
         await session.append("turn.completed", turn("m1", 2.0, inputTokens=10), turn_id="late")
 
-        def prune(connection: usage.sqlite3.Connection) -> None:
+        def prune(connection: sqlite3.Connection) -> None:
             folded.before_pruning(connection, [1], 0)
             connection.execute("INSERT INTO gate VALUES (1, 'prune')")
             connection.execute("DELETE FROM log WHERE session = 1")
@@ -238,7 +240,7 @@ async def test_r97_real_sessions_that_are_killed_anywhere_end_with_exact_sums(tm
             events = await all_of(log.read())
             for by in BY:
                 assert as_sums(await log.usage(by)) == plain_sums(events, by)
-            for row in await log.store.read(usage.rows, COUNTS.name):  # its state is of exactly what its cursor says
+            for row in await log.store.read(rows, COUNTS.name):  # its state is of exactly what its cursor says
                 state = (await log.projection(COUNTS.name)).state
                 assert sum(state.values()) == sum(event.position <= row.cursor for event in events)
     assert not await kill_after(10**9, play_real_data, db, data)
