@@ -6,7 +6,7 @@ import asyncio
 import signal
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
@@ -18,13 +18,16 @@ from typing import Any
 
 from eventlog import Event, EventLog, Projection, Runtime, Usage
 from eventlog.folding import FoldLimits
-from eventlog.projections import BUILT_IN, rebuild
+from eventlog.projections import rebuild
 from examples.server import play_session
 from examples.traffic import read_traffic
 from tests import victims
 
 LIMITS = FoldLimits(page_events=2, page_positions=7, snapshot_every_events=5, rest_s=0.0)
 """So small that a few events are many pages."""
+
+PAGES = FoldLimits(page_events=5, page_positions=50)
+"""Of a rebuild that is to be killed."""
 
 FOLDED = {
     "sessions": "SELECT session, title, sdk_agent_id, abs, continuation_token, status FROM session ORDER BY session",
@@ -120,8 +123,11 @@ async def leftovers(log: EventLog) -> list[int]:
 # ------------------------------------------------------------------------------------------------ processes to kill
 
 
-async def kill_after(limit: int, main: Any, *arguments: object) -> bool:
-    """Run `main(..., connection)` in a process of its own, kill it when it has said so much; False: it ended before."""
+async def kill_after(limit: int, main: Any, *arguments: object, later_s: float = 0.0) -> bool:
+    """Run `main(..., connection)` in a process of its own and kill it when it has said so much, or a moment later.
+
+    False: it ended before.
+    """
     receiver, sender = Pipe(duplex=False)
     process = victims.start(main, *arguments, sender)
     sender.close()
@@ -130,6 +136,7 @@ async def kill_after(limit: int, main: Any, *arguments: object) -> bool:
         while said < limit:
             await asyncio.to_thread(receiver.recv_bytes)
             said += 1
+        await asyncio.sleep(later_s)  # a moment of its work that nothing tells of
     process.kill()
     code = await victims.ended(process)
     receiver.close()
@@ -153,11 +160,22 @@ async def play_real_data(db: Path, data: Path, parent: Connection) -> None:
         await runtime.settled()
 
 
-async def rebuild_over_and_over(db: Path, parent: Connection) -> None:
-    """Rebuild everything until killed; says each page."""
-    async with EventLog(db, fold_limits=FoldLimits(page_events=5, page_positions=50)) as log:
+async def add_up_over_and_over(db: Path, parent: Connection) -> None:
+    """Record turns and read the usage, so that sums are written all the time, until killed; says each turn."""
+    async with EventLog(db, fold_limits=LIMITS) as log:
+        session = await log.start_session(f"s{log.head}")
         while True:
-            for name in BUILT_IN:
+            for number in range(3):
+                await session.append("turn.completed", turn("m", 0.1, inputTokens=number), turn_id=f"t{number}")
+            parent.send_bytes(b"turns")
+            await log.usage()
+
+
+async def rebuild_over_and_over(db: Path, names: Sequence[str], parent: Connection) -> None:
+    """Rebuild everything in this order until killed; says each page."""
+    async with EventLog(db, fold_limits=PAGES) as log:
+        while True:
+            for name in names:
                 await rebuild(log, name, lambda position, last: parent.send_bytes(b"page"))
 
 

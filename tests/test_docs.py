@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import re
 import runpy
+from dataclasses import asdict
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+
+import pytest
 
 from eventlog import EventLog, Runtime, validate_manifest
 from eventlog.host.kv import Kv
 from eventlog.observe import discover
+from eventlog.projections import FoldLimits
 from tests.log_kit import crash_copy
 
 CHECKOUT = Path(__file__).parents[1]
@@ -67,6 +72,22 @@ async def test_the_server_of_the_guide_to_recovery_asks_about_a_call_once(tmp_pa
             await guide["ask_again"](log, runtime)
             asked = [event.data.requests[0].prompt async for event in log.read(types=["input.requested"])]
     assert asked == ["pay was underway when the server stopped. Run it with {'eur': 5}?"]
+
+
+@pytest.mark.parametrize(("block", "expected"), [(0, {"words": 4}), (1, {"search": 1})], ids=["fold", "projection"])
+async def test_r97_the_folds_of_the_guide_come_to_what_they_say(tmp_path: Path, block: int, expected: object) -> None:
+    module = ModuleType(f"guide_{block}")
+    exec(compile(blocks("docs/projections.md", "python")[block], module.__name__, "exec"), module.__dict__)  # noqa: S102
+    async with EventLog(tmp_path / "agent.db") as log:
+        assert await module.main(log) == expected
+
+
+def test_every_limit_of_the_guide_is_the_default() -> None:
+    text = (CHECKOUT / "docs/projections.md").read_text()
+    told = {
+        name: number.replace(",", "") for name, number in re.findall(r"^\| `(\w+)` \| ([\d,.]+) \|", text, re.MULTILINE)
+    }
+    assert told == {name: str(value) for name, value in asdict(FoldLimits()).items()}
 
 
 def test_every_link_between_the_documents_leads_somewhere() -> None:

@@ -52,7 +52,8 @@ async def test_r97_a_projection_is_behind_the_log_with_a_lag_that_shows_and_catc
     await make(path, 5)
     clock = ManualClock()
     async with EventLog(path, clock=clock) as log, Runtime(log, projections=[COUNTS]) as runtime:
-        assert (await runtime.projection("counts")).state == {"session.started": 1, "test.noted": 5}
+        for _ in range(2):  # it has begun by itself, too, and is done with that
+            assert (await runtime.projection("counts")).state == {"session.started": 1, "test.noted": 5}
         await fill(await log.session("s"), 3)
         for reader in (log, await EventLog(path, read_only=True).open()):
             behind = await reader.projection("counts")
@@ -68,7 +69,8 @@ async def test_a_running_projection_folds_by_itself_after_its_rest(tmp_path: Pat
     async with EventLog(tmp_path / "agent.db", clock=clock, fold_limits=FoldLimits(rest_s=5.0)) as log:
         projector = Projector(log, [COUNTS])
         await projector.start()
-        await projector.catch_up()
+        for _ in range(2):  # it has begun by itself, too, and is done with that
+            await projector.catch_up()
         await fill(await log.start_session("s"), 4)
         await until(lambda: clock._sleepers)
         clock.advance(4.9)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from collections import Counter
+from itertools import accumulate
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,6 +22,7 @@ from tests.folding_kit import (
     COUNTS,
     FOLDED,
     LIMITS,
+    PAGES,
     fill_randomly,
     kill_after,
     leftovers,
@@ -30,7 +32,7 @@ from tests.folding_kit import (
 from tests.log_kit import all_of, damaging
 from tests.real_data import real_data
 
-KILLS = 30
+KILLS = 40
 
 DAMAGE = {
     "sessions": "UPDATE session SET title = 'wrong', status = 'failed', abs = NULL, continuation_token = 'x'",
@@ -161,6 +163,18 @@ async def test_a_corrupt_event_is_passed_with_a_record_and_the_rest_is_folded(tm
         assert len(rows[passed]) >= len(live[passed]) - 1
 
 
+async def pages_of(path: Path) -> dict[str, int]:
+    """How many pages a rebuild of each takes."""
+    folder, counts = path.parent / "dry", Counter[str]()
+    folder.mkdir()
+    for suffix in ("", ".head"):
+        shutil.copy(path.with_name(path.name + suffix), folder / f"agent.db{suffix}")
+    async with EventLog(folder / "agent.db", fold_limits=PAGES) as log:
+        for name in BUILT_IN:
+            await rebuild(log, name, lambda position, last, name=name: counts.update([name]))  # type: ignore[misc]
+    return counts
+
+
 @pytest.mark.timeout(120)
 async def test_a_rebuild_killed_anywhere_leaves_the_old_rows_or_the_new_ones(tmp_path: Path) -> None:
     """Never a mixture: of each of the four, in a file whose rows are all wrong; then one that ends puts all right."""
@@ -169,19 +183,23 @@ async def test_a_rebuild_killed_anywhere_leaves_the_old_rows_or_the_new_ones(tmp
     wreck(origin, *BUILT_IN)
     async with EventLog(origin, read_only=True) as log:
         wrong = await tables(log)
-    found: Counter[str] = Counter()
+    pages = await pages_of(origin)
+    found: Counter[tuple[str, str]] = Counter()
     for number in range(KILLS):
         folder = tmp_path / str(number)
         folder.mkdir()
         db = folder / "agent.db"
         for suffix in ("", ".head"):
             shutil.copy(origin.with_name(origin.name + suffix), folder / f"agent.db{suffix}")
-        assert await kill_after(random.randrange(1, 110), rebuild_over_and_over, db)
+        names = random.sample(BUILT_IN, len(BUILT_IN))
+        ends = list(accumulate(pages[name] for name in names))  # behind these the new rows have their turn
+        page = random.choice(ends) if number % 2 else random.randrange(1, ends[-1])
+        assert await kill_after(page, rebuild_over_and_over, db, names, later_s=random.uniform(0.0, 0.004))
         async with EventLog(db) as log:
             rows = await tables(log)
             for name in BUILT_IN:
                 assert rows[name] in (wrong[name], live[name]), "a mixture"
-                found[name, "new" if rows[name] == live[name] else "old"] += 1  # type: ignore[index]
+                found[name, "new" if rows[name] == live[name] else "old"] += 1
             await rebuild(log)
             assert await tables(log) == live
             assert await leftovers(log) == [0] * 5

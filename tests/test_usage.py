@@ -18,6 +18,7 @@ from eventlog.testing import ManualClock
 from tests.folding_kit import (
     COUNTS,
     LIMITS,
+    add_up_over_and_over,
     as_sums,
     fill_randomly,
     kill_after,
@@ -228,6 +229,19 @@ def count_s0(state: int, event: object) -> int:
 
 
 # ------------------------------------------------------------------------------------------------------- real data
+
+
+async def test_sums_and_cursor_are_one_commit_wherever_a_kill_falls(tmp_path: Path) -> None:
+    db, random = tmp_path / "agent.db", Random(20261130)
+    for _ in range(KILLS):
+        later_s = random.uniform(0.0, 0.008)
+        assert await kill_after(random.randrange(1, 12), add_up_over_and_over, db, later_s=later_s)
+        async with EventLog(db, read_only=True) as log:
+            events = [event async for event in log.read(types=["turn.completed"])]
+            (row,) = await log.store.read(rows, usage.NAME)
+            folded = sum(sums[3] for sums in (await tables(log))["usage"])
+            assert folded == sum(event.position <= row.cursor for event in events)
+            assert as_sums(await log.usage()) == plain_sums(events, "session")
 
 
 @pytest.mark.timeout(240)
