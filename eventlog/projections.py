@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from eventlog.encoding import check_id, encode_value
-from eventlog.errors import EventLogError, ForkedProcess, InvalidName, LimitExceeded, LogClosed
+from eventlog.errors import ForkedProcess, InvalidName, LimitExceeded, LogClosed
 from eventlog.events import VOCABULARY, Event, decode_json
 from eventlog.folding import FoldLimits
 from eventlog.log import EventLog
@@ -192,8 +192,8 @@ class Projector:
             await self.catch_up()
         except (LogClosed, ForkedProcess):
             raise
-        except EventLogError as error:  # a full disk, say
-            logger.warning("projections wait, and it is tried again: %s", error)
+        except Exception as error:  # a full disk, say
+            logger.warning("projections wait, and it is tried again when more is recorded: %s", error)
 
 
 def _commit(connection: Any, page: Page, step: Step, now_us: int) -> bool:

@@ -213,9 +213,9 @@ async def test_what_was_folded_from_an_erased_session_is_gone_and_stays_gone(tmp
         await fill_randomly(log, Random(5), 60)
         await runtime.settled()
         await (await log.session("s0")).fold(count_s0, 0)
-        gone = await log.store.write(folded.before_erasing, 1, 0)
+        gone = await log.store.write(folded.forget, 1, "s0", 0)
         assert gone["usage"] >= 1
-        assert (gone["snapshots"], gone["projections"]) == (1, 1)
+        assert (gone["snapshots"], gone["projection states"]) == (1, 1)
         state = await log.projection("counts")
         assert (state.state, state.cursor) == ({}, 0)
         assert [row.key for row in await log.usage()] == ["s1", "s2", "s3"]

@@ -19,15 +19,16 @@ def before_pruning(connection: sqlite3.Connection, sessions: Iterable[int], now_
         snapshots.forget(connection, session)
 
 
-def before_erasing(connection: sqlite3.Connection, session: int, now_us: int) -> dict[str, int]:
-    """Remove what was folded from a session, before its payloads go; counts of what went.
+def forget(connection: sqlite3.Connection, session: int, _session_id: str, now_us: int) -> dict[str, int]:
+    """Remove what was folded from a session whose payloads are gone; says how much of what.
 
-    Its usage and its snapshots; the states of other projections go as a whole, and are folded again from what is left.
+    Its usage and its snapshots go. The states of other projections go as a whole, and are folded again from what is
+    left: nobody knows which part of them came from it.
     """
     usage.catch_up(connection, now_us)
     projections.mark_incomplete(connection, session)
     return {
         "usage": usage.forget(connection, session),
         "snapshots": snapshots.forget(connection, session),
-        "projections": projections.forget_states(connection, [usage.NAME]),
+        "projection states": projections.forget_states(connection, [usage.NAME]),
     }

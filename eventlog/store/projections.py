@@ -310,7 +310,7 @@ def mark_incomplete(connection: sqlite3.Connection, session: int) -> None:
 def forget_states(connection: sqlite3.Connection, kept: Sequence[str]) -> int:
     """Begin all projections at the first event again, but for those `kept`; how many.
 
-    Nobody knows which part of a state came from which session, so all of it goes at once and is folded again.
+    Their rows get new keys, so that a page that was read before finds no row to be written to.
     """
     gone = [row for row in rows(connection) if row.name not in kept]
     for row in gone:
