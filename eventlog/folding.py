@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias, TypeVar
 
 from eventlog.encoding import check_id, encode_value
@@ -22,25 +22,28 @@ Reducer: TypeAlias = Callable[[S, Event[Any]], S]
 logger = logging.getLogger("eventlog.projections")
 
 
+def _limit(default: float, least: float, means: str) -> Any:
+    return field(default=default, metadata={"least": least, "means": means})
+
+
 @dataclass(frozen=True, slots=True)
 class FoldLimits:
-    """How much is folded at once, how large a state may be, and how often it is written down."""
+    """How much is folded at once, how large a state may be, and how often it is written down.
 
-    page_events: int = 500
-    """Folded by a projection before its state is committed and the loop has its turn."""
-    page_positions: int = 20_000
-    """Of the log, looked through for these."""
-    state_bytes: int = 1_048_576
-    """Of a state's JSON. A projection gets stuck at it; of a session's fold there is no snapshot then."""
-    snapshot_every_events: int = 500
-    """Events of a session that are folded since its last snapshot when a new one is kept."""
-    rest_s: float = 1.0
-    """Waited for more to come before projections are brought up to date, so that it is done at once."""
+    The fields' metadata says what each `means`, and the `least` that it can be. Raises InvalidName for less.
+    """
+
+    page_events: int = _limit(500, 1, "events folded by a projection before its state is committed")
+    page_positions: int = _limit(20_000, 1, "positions of the log that are looked through for these")
+    state_bytes: int = _limit(1_048_576, 1, "bytes of a state's JSON: a projection is stuck at it, a fold not kept")
+    snapshot_every_events: int = _limit(500, 1, "events of a session folded since its last snapshot for a new one")
+    rest_s: float = _limit(1.0, 0, "seconds for more to come before projections are brought up to date")
 
     def __post_init__(self) -> None:
-        for name in ("page_events", "page_positions", "state_bytes", "snapshot_every_events"):
-            if getattr(self, name) < 1:
-                raise InvalidName("limit", name, "must be 1 or more")
+        for each in fields(self):
+            value, least = getattr(self, each.name), each.metadata["least"]
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
+                raise InvalidName(f"FoldLimits {each.name}", value, f"give a number from {least:g} on")
 
 
 def name_of(reducer: Callable[..., Any]) -> str | None:

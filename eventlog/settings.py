@@ -8,11 +8,24 @@ from typing import Any, NamedTuple
 from eventlog import encoding, errands, history, log, logs, messages, upkeep
 from eventlog.durable import call, extension, manifest, threads, worker
 from eventlog.durable.policy import DeliveryPolicy
+from eventlog.folding import FoldLimits
 from eventlog.host import files, hosts, kv, otel
 from eventlog.host.reminders import ReminderLimits
 from eventlog.observe import experiments, failures, memory, spans, strangers
 from eventlog.observe.limits import ObserveLimits
-from eventlog.store import checking, cursors, erasure, events, hook_lists, index, pruning, unfinished, writer
+from eventlog.store import (
+    checking,
+    cursors,
+    erasure,
+    events,
+    hook_lists,
+    index,
+    projections,
+    pruning,
+    unfinished,
+    usage,
+    writer,
+)
 
 __all__ = ["SECTIONS", "Number", "Numbers"]
 
@@ -74,6 +87,10 @@ LIMITS: Numbers = {
     "prune_events": Number(pruning.CHUNK_EVENTS, "events that one transaction of prune removes"),
     "forget_events": Number(erasure.CHUNK_EVENTS, "events that one transaction of forget overwrites"),
     "check_named": Number(checking.MAX_NAMED, "damaged events that a check names; further ones are counted"),
+    # projections
+    "projection_errors": Number(projections.KEPT_ERRORS, "records of events that projections could not fold, kept"),
+    "projection_error_characters": Number(projections.ERROR_CHARACTERS, "characters of such a record"),
+    "usage_tokens": Number(usage.MAX_TOKENS_PER_TURN, "tokens of one kind that a turn can claim, or it is not counted"),
     # observe hooks
     "kept_errors": Number(cursors.KEPT_ERRORS, "errors of handlers that are kept for `eventlog logs`"),
     "error_characters": Number(failures.MAX_CHARACTERS, "characters of such an error"),
@@ -113,8 +130,9 @@ SECTIONS: dict[str, Numbers] = {
     "delivery": _of(DeliveryPolicy),
     "observe": _of(ObserveLimits),
     "reminders": _of(ReminderLimits),
+    "projections": _of(FoldLimits),
     "hooks": AUTHORED,
     "limits": LIMITS,
 }
-"""All of them: of an EventLog, its DeliveryPolicy, ObserveLimits and ReminderLimits, of hooks that are ready; and what
-is fixed."""
+"""All of them: of an EventLog, its DeliveryPolicy, ObserveLimits, ReminderLimits and FoldLimits, of hooks that are
+ready; and what is fixed."""

@@ -14,11 +14,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from eventlog import Event, EventLog, HookContext, NewEvent, Runtime, define_hook
+from eventlog.folding import FoldLimits
 from eventlog.store import schema
 from eventlog.store.extensions import Extensions
 from eventlog.store.owner import APPLICATION_ID
 from eventlog.testing import ManualClock
 from tests.extension_kit import installation
+from tests.folding_kit import COUNTS, count_types
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -43,9 +45,9 @@ def restore(version: int, path: Path) -> None:
 
 async def fill(path: Path) -> list[bytes]:
     """Make a log and close it; returns its export."""
-    async with EventLog(path, clock=ManualClock()) as log:
+    async with EventLog(path, clock=ManualClock(), fold_limits=FoldLimits(snapshot_every_events=1)) as log:
         await Extensions(log.store).install(installation("acme"), ["p"])
-        runtime = Runtime(log)
+        runtime = Runtime(log, projections=[COUNTS])
         runtime.add_hook("keeps", define_hook(events={"turn.completed": _keep}))
         async with runtime:
             await _live(log)
@@ -75,6 +77,8 @@ async def _live(log: EventLog) -> None:
     await session.append("turn.started", {}, turn_id="t3")
     await session.append("actions.requested", {"calls": [call]}, turn_id="t3")
     await session.append("input.requested", {"requests": [question]}, turn_id="t3")
+    nothing: dict[str, int] = {}
+    await session.fold(count_types, nothing)
     await (await log.start_session("s2")).append("session.completed", {})
     await log.import_events(
         b'{"type":"acme.old","index":%d,"sessionId":"old","at":"2020-01-01T00:00:00Z","data":{}}' % n for n in range(2)

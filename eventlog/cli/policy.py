@@ -19,7 +19,8 @@ from eventlog.settings import SECTIONS, Number, Numbers
 def policy(as_json: bool) -> Code:
     """Show every default that can be set, and every limit that is fixed, with what it means.
 
-    Defaults are those of EventLog, DeliveryPolicy, ObserveLimits, ReminderLimits, and of the hooks that are ready.
+    Defaults are those of EventLog, DeliveryPolicy, ObserveLimits, ReminderLimits, FoldLimits, and of the hooks that are
+    ready.
     """
     output = out()
     if as_json:
