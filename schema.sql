@@ -730,16 +730,16 @@ FROM delivery AS d JOIN extension AS e ON e.extension = d.extension
 JOIN session AS s ON s.session = d.session JOIN event_type AS t ON t.type = d.type
 WHERE d.state = 'dead';
 
+CREATE VIEW projections AS
+SELECT p.name, p.version, p.serves, p.events, p.cursor,
+       (SELECT coalesce(max(position), 0) FROM log) - p.cursor AS lag, p.passed, p.stuck
+FROM projection AS p;
+
 CREATE VIEW hooks AS
 SELECT h.agent, h.name, h.events, h.source, h.on_restart, h.cursor,
        (SELECT coalesce(max(position), 0) FROM log) - h.cursor AS lag,
        (SELECT count(*) FROM hook_gap AS g WHERE g.hook = h.hook) AS gaps, h.calls, h.errors
 FROM hook AS h WHERE h.loaded = 1;
-
-CREATE VIEW projections AS
-SELECT p.name, p.version, p.serves, p.events, p.cursor,
-       (SELECT coalesce(max(position), 0) FROM log) - p.cursor AS lag, p.passed, p.stuck
-FROM projection AS p;
 
 PRAGMA application_id = 0x45564c47;  -- "EVLG"
 PRAGMA user_version = 1;

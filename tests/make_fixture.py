@@ -15,12 +15,12 @@ from tempfile import TemporaryDirectory
 
 from eventlog import Event, EventLog, HookContext, NewEvent, Runtime, define_hook
 from eventlog.folding import FoldLimits
-from eventlog.store import schema
+from eventlog.store import folded, schema, usage
 from eventlog.store.extensions import Extensions
 from eventlog.store.owner import APPLICATION_ID
 from eventlog.testing import ManualClock
 from tests.extension_kit import installation
-from tests.folding_kit import COUNTS, count_types
+from tests.folding_kit import COUNTS, count_types, turn
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -79,7 +79,10 @@ async def _live(log: EventLog) -> None:
     await session.append("input.requested", {"requests": [question]}, turn_id="t3")
     nothing: dict[str, int] = {}
     await session.fold(count_types, nothing)
+    too_many = turn("m", inputTokens=usage.MAX_TOKENS_PER_TURN + 1)
+    await session.append("turn.completed", too_many, turn_id="t2")  # usage passes it, with a record
     await (await log.start_session("s2")).append("session.completed", {})
+    await log.store.write(folded.before_pruning, [2], log.clock.now_us())
     await log.import_events(
         b'{"type":"acme.old","index":%d,"sessionId":"old","at":"2020-01-01T00:00:00Z","data":{}}' % n for n in range(2)
     )

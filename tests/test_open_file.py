@@ -81,7 +81,7 @@ def test_the_views_have_the_columns_that_the_guide_promises(path: Path) -> None:
         names = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'view'")]
         there = {name: [column[1] for column in connection.execute(f"PRAGMA table_info({name})")] for name in names}
     assert {name: there.get(name) for name in VIEWS} == VIEWS
-    assert {"events", "sessions", "turns", "jobs", "deliveries", "dead_letters", "hooks"} == set(VIEWS)
+    assert {"events", "sessions", "turns", "jobs", "deliveries", "dead_letters", "hooks", "projections"} == set(VIEWS)
 
 
 async def test_the_views_are_read_while_the_server_writes_and_hold_nothing_up(tmp_path: Path) -> None:
