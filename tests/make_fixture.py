@@ -82,7 +82,7 @@ async def _live(log: EventLog) -> None:
     too_many = turn("m", inputTokens=usage.MAX_TOKENS_PER_TURN + 1)
     await session.append("turn.completed", too_many, turn_id="t2")  # usage passes it, with a record
     await (await log.start_session("s2")).append("session.completed", {})
-    await log.store.write(folded.before_pruning, [2], log.clock.now_us())
+    await log.store.write(folded.before_pruning, 2, log.clock.now_us())
     await log.import_events(
         b'{"type":"acme.old","index":%d,"sessionId":"old","at":"2020-01-01T00:00:00Z","data":{}}' % n for n in range(2)
     )

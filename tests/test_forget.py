@@ -16,10 +16,12 @@ from eventlog import upkeep
 from eventlog.encoding import TOMBSTONE
 from eventlog.errors import ErasureIncomplete, InvalidEvent, KeyConflict, ReadOnlyLog, SessionNotFound
 from eventlog.events import Event, Forgotten, NewEvent, parse_envelope
+from eventlog.folding import FoldLimits
 from eventlog.host.files import SessionFiles
 from eventlog.host.kv import Kv
 from eventlog.log import EventLog
 from eventlog.observe.memory import memory_hook
+from eventlog.projections import Projection, Projector
 from eventlog.runtime import Runtime
 from eventlog.store import erasure
 from eventlog.store.cursors import Cursors, Thrown
@@ -69,6 +71,21 @@ def _fail_a_delivery(connection: Any, secret: str) -> None:
     connection.execute("UPDATE delivery SET state = 'dead', died_at = 0, reason = 'x' WHERE type = 11")
 
 
+async def fold_everything(log: EventLog, session_id: str) -> None:
+    """Keep what is in a session's events in a snapshot, a state and the rows of usage."""
+    nothing: list[str] = []
+    await (await log.session(session_id)).fold(gather, nothing)
+    projector = Projector(log, [Projection(name="gathered", events=["*"], fold=gather, initial=[])])
+    await projector.start()
+    await projector.catch_up()
+    await projector.stop()
+    assert SECRET in str((await log.projection("gathered")).state)
+
+
+def gather(state: list[str], event: Event[Any]) -> list[str]:
+    return [*state, event.raw.decode()]
+
+
 def places_of(folder: Path, secret: str = SECRET) -> list[str]:
     """The files of a folder that have it in them."""
     return [name for name, content in everything_in(folder).items() if secret.encode() in content]
@@ -78,10 +95,15 @@ def places_of(folder: Path, secret: str = SECRET) -> list[str]:
 
 
 async def test_a_forgotten_secret_is_nowhere_in_the_bytes_of_the_file_nor_in_a_later_backup(tmp_path: Path) -> None:
-    """It was in events, a key, kv, a file, a title, auth, a job, a reminder, an error and an attempt."""
-    async with EventLog(tmp_path / "agent.db") as log, EventLog(log.path, read_only=True) as other:
+    """It was in events, a key, kv, a file, a title, auth, a job, a reminder, an error, an attempt, a state."""
+    limits = FoldLimits(snapshot_every_events=1)
+    async with (
+        EventLog(tmp_path / "agent.db", fold_limits=limits) as log,
+        EventLog(log.path, read_only=True) as other,
+    ):
         await log.start_session("before")
         await secretive(log, "s1")
+        await fold_everything(log, "s1")
         await fill(await log.start_session("after"), 10)
         assert places_of(tmp_path) == ["agent.db-wal"]
         await log.store.with_writer(lambda connection, _: connection.execute("PRAGMA wal_checkpoint").fetchall())
@@ -97,6 +119,9 @@ async def test_a_forgotten_secret_is_nowhere_in_the_bytes_of_the_file_nor_in_a_l
             "openInputs": 0,
             "files": 1,
             "kvKeys": 5,
+            "usage": 1,
+            "snapshots": 1,
+            "projectionStates": 1,
         }
         assert places_of(tmp_path) == []
         await log.backup(tmp_path / "backup.db")

@@ -5,14 +5,15 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
-from eventlog import EventLog, Runtime, Usage
+from eventlog import Event, EventLog, Projection, Runtime, Usage
 from eventlog.errors import InvalidName
 from eventlog.folding import FoldLimits
 from eventlog.projections import rebuild
-from eventlog.store import folded, usage
+from eventlog.store import usage
 from eventlog.store.projections import page_behind, rows
 from eventlog.testing import ManualClock
 from tests.folding_kit import (
@@ -183,45 +184,64 @@ async def test_another_version_of_the_fold_takes_its_place_at_the_next_read(tmp_
 # --------------------------------------------------------------------------------------- what pruning and erasing leave
 
 
-async def test_what_pruning_is_about_to_take_is_counted_before_and_stays(tmp_path: Path) -> None:
-    async with EventLog(tmp_path / "agent.db") as log:
+async def test_what_pruning_takes_is_counted_before_and_stays_through_rebuilds(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with EventLog(tmp_path / "agent.db", clock=clock, fold_limits=LIMITS) as log:
         await fill_randomly(log, Random(5), 120)
-        expected = await log.usage("session")
-        session = await log.session("s0")
-        await session.append("turn.completed", turn("m1", 2.0, inputTokens=10), turn_id="late")
-
-        def prune(connection: sqlite3.Connection) -> None:
-            folded.before_pruning(connection, [1], 0)
-            connection.execute("INSERT INTO gate VALUES (1, 'prune')")
-            connection.execute("DELETE FROM log WHERE session = 1")
-            connection.execute("DELETE FROM gate")
-
-        await log.store.write(prune)
-        after = await log.usage("session")
-        assert [row.turns for row in after][1:] == [row.turns for row in expected][1:]
-        assert after[0].turns == expected[0].turns + 1
+        await log.usage()
+        sessions = [await log.session(f"s{number}") for number in range(4)]
+        await sessions[0].append("turn.completed", turn("m1", 2.0, inputTokens=10), turn_id="late")  # still behind
+        for job in range(9):
+            await sessions[0].append("job.completed", {"jobId": f"j{job}", "status": "cancelled"})
+        await sessions[0].append("session.completed", {})
+        for session in sessions[1:]:
+            await session.append("session.waiting", {})
+        expected = plain_sums(await all_of(log.read()), "session")
+        clock.advance(60)
+        assert (await log.prune(older_than_s=30)).sessions == 1
+        assert as_sums(await log.usage()) == expected
+        before = await tables(log)
+        assert [each.different for each in await rebuild(log)] == [0, 0, 0, 0]
+        assert await tables(log) == before
+        await sessions[0].append("turn.completed", turn("m1", 1.0, inputTokens=1), turn_id="again")
+        assert (await log.usage())[0].turns == expected["s0"]["turns"] + 1
         before = await tables(log)
         assert [each.different for each in await rebuild(log)] == [0, 0, 0, 0]
         assert await tables(log) == before
 
 
-async def test_what_was_folded_from_an_erased_session_is_gone_and_stays_gone(tmp_path: Path) -> None:
+async def test_what_was_folded_from_a_forgotten_session_is_gone_and_stays_gone(tmp_path: Path) -> None:
+    """Nothing of it comes back by folding again, and what is left of its events hinders no fold."""
     async with (
         EventLog(tmp_path / "agent.db", fold_limits=LIMITS) as log,
-        Runtime(log, projections=[COUNTS]) as runtime,
+        Runtime(log, projections=[COUNTS, TEXTS]) as runtime,
     ):
         await fill_randomly(log, Random(5), 60)
-        await runtime.settled()
-        await (await log.session("s0")).fold(count_s0, 0)
-        gone = await log.store.write(folded.forget, 1, "s0", 0)
-        assert gone["usage"] >= 1
-        assert (gone["snapshots"], gone["projection states"]) == (1, 1)
-        state = await log.projection("counts")
-        assert (state.state, state.cursor) == ({}, 0)
+        session = await log.session("s0")
+        await session.append("message.received", {"text": "secret"}, turn_id="t1")
+        assert (await runtime.projection("texts")).state == ["secret"]
+        assert await session.fold(count_s0, 0) == session.next_index
+        forgot = await log.forget("s0")
+        assert forgot.more["usage"] >= 1
+        assert (forgot.more["snapshots"], forgot.more["projectionStates"]) == (1, 2)
+        assert (await log.projection("texts")).state == []
         assert [row.key for row in await log.usage()] == ["s1", "s2", "s3"]
-        await rebuild(log, "usage")
-        assert [row.key for row in await log.usage()] == ["s1", "s2", "s3"]
-        assert (await runtime.projection("counts")).state["session.started"] == 4  # of what is left in the log
+        before = await tables(log)
+        assert [each.different for each in await rebuild(log)] == [0, 0, 0, 0]
+        assert await tables(log) == before
+        texts = await runtime.projection("texts")
+        assert (texts.state, texts.lag, texts.stuck, texts.passed) == ([], 0, None, 0)
+        assert (await runtime.projection("counts")).state["session.started"] == 3
+        assert await session.fold(count_s0, 0) == 0
+    for file in tmp_path.iterdir():
+        assert not file.is_file() or b"secret" not in file.read_bytes()
+
+
+def texts_of(state: list[str], event: Event[Any]) -> list[str]:
+    return [*state, event.data.text]
+
+
+TEXTS = Projection(name="texts", events=["message.received"], fold=texts_of, initial=[])
 
 
 def count_s0(state: int, event: object) -> int:

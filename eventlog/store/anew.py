@@ -10,6 +10,7 @@ import sqlite3
 from dataclasses import dataclass
 
 from eventlog.store.events import last_position
+from eventlog.store.gate import gate
 from eventlog.store.projections import Passed, note
 
 NOT_READABLE = "its data cannot be read"
@@ -149,9 +150,8 @@ def finish(connection: sqlite3.Connection, name: str, after: int, now_us: int) -
     passed = fold(connection, name, after, last_position(connection), now_us)
     (different,) = connection.execute(built_in.different).fetchone()
     if different:
-        connection.execute("INSERT INTO gate VALUES (1, 'rebuild')")
-        for statement in built_in.over:
-            connection.execute(statement)
-        connection.execute("DELETE FROM gate")
+        with gate(connection, "rebuild"):
+            for statement in built_in.over:
+                connection.execute(statement)
     connection.execute(f"DELETE FROM {built_in.anew}")
     return int(different), passed

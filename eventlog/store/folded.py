@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
 
 from eventlog.store import projections, snapshots, usage
 
 
-def before_pruning(connection: sqlite3.Connection, sessions: Iterable[int], now_us: int) -> None:
-    """Fold what is still behind, before all events of these sessions go: their usage, turns and jobs stay as they are.
+def before_pruning(connection: sqlite3.Connection, session: int, now_us: int) -> None:
+    """Fold what is still behind, before events of a session go: its usage, turns and jobs stay as they are.
 
     States of other projections keep what they have folded; see `projections.folded_upto` for how far that is.
     """
     usage.catch_up(connection, now_us)
-    for session in sessions:
-        projections.mark_incomplete(connection, session)
-        snapshots.forget(connection, session)
+    projections.mark_incomplete(connection, session)
+    snapshots.forget(connection, session)
 
 
 def forget(connection: sqlite3.Connection, session: int, _session_id: str, now_us: int) -> dict[str, int]:
@@ -30,5 +28,5 @@ def forget(connection: sqlite3.Connection, session: int, _session_id: str, now_u
     return {
         "usage": usage.forget(connection, session),
         "snapshots": snapshots.forget(connection, session),
-        "projection states": projections.forget_states(connection, [usage.NAME]),
+        "projectionStates": projections.forget_states(connection, [usage.NAME]),
     }

@@ -9,7 +9,7 @@ from typing import Literal
 
 from eventlog.errors import BrokenInvariant
 
-Purpose = Literal["import", "prune", "forget"]
+Purpose = Literal["import", "prune", "forget", "rebuild"]
 
 
 @contextmanager

@@ -263,7 +263,7 @@ def take_place_if_done(connection: sqlite3.Connection, page: Page, step: Step) -
 
 
 def readable(events: Iterable[Event[Any]]) -> tuple[list[Event[Any]], list[Passed]]:
-    """The events whose data can be read, and those that have to be passed."""
+    """The events whose data can be read, and those that have to be passed; there is nothing in forgotten ones."""
     good: list[Event[Any]] = []
     passed: list[Passed] = []
     for event in events:
@@ -272,7 +272,8 @@ def readable(events: Iterable[Event[Any]]) -> tuple[list[Event[Any]], list[Passe
         except CorruptEvent as error:
             passed.append(Passed(event.position, str(error)))
         else:
-            good.append(event)
+            if not event.is_forgotten:
+                good.append(event)
     return good, passed
 
 
@@ -312,7 +313,7 @@ def forget_states(connection: sqlite3.Connection, kept: Sequence[str]) -> int:
 
     Their rows get new keys, so that a page that was read before finds no row to be written to.
     """
-    gone = [row for row in rows(connection) if row.name not in kept]
+    gone = [row for row in rows(connection) if row.name not in kept and row.cursor]
     for row in gone:
         if row.serves:
             key = begin_anew(connection, row.name)

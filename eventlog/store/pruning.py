@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import msgspec
 
 from eventlog.events import TYPE_KEYS
-from eventlog.store import reminders, unfinished
+from eventlog.store import folded, reminders, unfinished
 from eventlog.store.cursors import miss
 from eventlog.store.database import in_transaction
 from eventlog.store.events import Events
@@ -183,6 +183,7 @@ def _beginning(
 
 def _take_out(connection: sqlite3.Connection, key: int, last_index: int, positions: Sequence[int], now_us: int) -> None:
     """Out of the log, of its index, and of what follows from the events."""
+    folded.before_pruning(connection, key, now_us)
     _delete(connection, positions)
     connection.execute("DELETE FROM session_index WHERE session = ? AND idx <= ?", (key, last_index))
     connection.execute("UPDATE session SET first_index = ? WHERE session = ?", (last_index + 1, key))
