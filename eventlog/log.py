@@ -360,8 +360,10 @@ class EventLog:
         return await asyncio.shield(loading)
 
     async def _load(self, session_id: str) -> Head | None:
-        store = self.store
-        found = await store.read(find_session, session_id, absorbed=True)
+        store, imports, found = self.store, -1, None
+        while imports != store.events.imports:  # what was looked up before an import may be what it was before it
+            imports = store.events.imports
+            found = await store.read(find_session, session_id, absorbed=True)
         if found is None:
             return store.events.heads.get(session_id)  # its start may be underway
         loaded = Head(session_id)

@@ -64,6 +64,7 @@ class Events:
         self.unabsorbed_rows = 0
         self.last: object = None  # what moved all of the above last
         self.redrafted = 0  # groups that did not follow it
+        self.imports = 0  # batches of history: they alone move a session that is not in memory
 
     # -- opening ------------------------------------------------------------------------------------------------
 
@@ -82,21 +83,25 @@ class Events:
         known = {head.key: head for head in heads if head is not None and head.key is not None}
         # Of a damaged file: beyond its end nothing is absorbed, or what is appended there could not be found.
         connection.execute("UPDATE absorbed SET position = ? WHERE position > ?", (self.position, self.position))
-        self.unabsorbed = {}
+        ids: dict[int, str] = {}
+        tails: dict[int, Tail] = {}
+        times: dict[int, int] = {}
         for key, session_id, index, position, at_us, first in connection.execute(_UNABSORBED).fetchall():
-            head = self.unabsorbed.get(key)
-            if head is None:
-                head = known.get(key) or Head(session_id)
-                head.key, head.tail = key, Tail(first, [])
-                self.unabsorbed[key] = head
-                self.heads[session_id] = head
-            _take_place(connection, head.tail, index, position)
-            head.next_index, head.updated_at_us = head.tail.first + len(head.tail.positions), at_us
-        self.unabsorbed_rows = sum(len(head.tail.positions) for head in self.unabsorbed.values())
+            tail = tails.setdefault(key, Tail(first, []))
+            _take_place(connection, tail, index, position)
+            ids[key], times[key] = session_id, at_us
+        unabsorbed: dict[int, Head] = {}
+        for key, tail in tails.items():  # each is whole when it is shown: the loop reads and follows meanwhile
+            head = known.get(key) or Head(ids[key])
+            head.key, head.tail, head.updated_at_us = key, tail, times[key]
+            head.next_index = tail.first + len(tail.positions)
+            unabsorbed[key] = self.heads[ids[key]] = head
         for key, head in known.items():
-            if key not in self.unabsorbed:
+            if key not in tails:
                 head.tail = Tail(0, [])
                 head.next_index, head.updated_at_us = absorbed_head(connection, key)
+        self.unabsorbed = unabsorbed
+        self.unabsorbed_rows = sum(len(tail.positions) for tail in tails.values())
 
     # -- one group ----------------------------------------------------------------------------------------------
 
@@ -126,6 +131,8 @@ class Events:
 
     def _write(self, connection: sqlite3.Connection, draft: Draft) -> None:
         rows = draft.position - self.position
+        if len(draft.values) != rows * len(draft.columns):
+            raise BrokenInvariant(f"a group of {rows} events has {len(draft.values)} values")
         if not rows:
             return
         if rows <= ROWS_PER_STATEMENT and not draft.started and not draft.new_types:

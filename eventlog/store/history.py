@@ -75,6 +75,7 @@ class _Import:
         self._events.types.update(self._new_types)
         keys = [head.key or 0 for head in self._heads.values()]
         self._events.last_session_key = max([self._events.last_session_key, *keys])
+        self._events.imports += 1
         self._events.last = object()  # the groups that were drafted on what was there before are drafted anew
 
     # -- one line -----------------------------------------------------------------------------------------------

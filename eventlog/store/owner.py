@@ -16,9 +16,10 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
-from eventlog.errors import ForkedProcess, LogInUse, NetworkFileSystem, NotALog, OwnershipLost
+from eventlog.errors import ForkedProcess, LogInUse, NetworkFileSystem, NotALog, OutcomeUnknown, OwnershipLost
 
 SQLITE_MAGIC = b"SQLite format 3\x00"
+JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
 APPLICATION_ID = 0x45564C47  # "EVLG"; stands at byte 68 of the file
 WAIT_STEP_S = 0.003
 LOOK_AGAIN_FOR_S = 0.05  # and a second owner still hears of the first within 100 ms
@@ -248,26 +249,43 @@ class HeadFile:
         self._sequence += 1
         body = self._prefix + struct.pack(">QQ8x", self._sequence, position)
         offset = self.SLOT.size * (self._sequence & 1)
-        os.pwrite(self._descriptor, body + blake2b(body, digest_size=16).digest(), offset)
+        try:
+            os.pwrite(self._descriptor, body + blake2b(body, digest_size=16).digest(), offset)
+        except OSError as error:
+            raise self._unproven(error) from error
 
     def sync(self) -> None:
         """Bring the slots to the disk."""
         if self._descriptor is not None:
-            os.fsync(self._descriptor)
+            try:
+                os.fsync(self._descriptor)
+            except OSError as error:
+                raise self._unproven(error) from error
+
+    def _unproven(self, error: OSError) -> OutcomeUnknown:
+        return OutcomeUnknown(f"{self.path} cannot be written: {error.strerror}")
 
     def close(self) -> None:
-        """Sync and close; calling it again does nothing."""
-        if self._descriptor is not None:
+        """Sync and close; calling it again does nothing. It is closed even if it raises OutcomeUnknown."""
+        try:
             self.sync()
-            os.close(self._descriptor)
-            self._descriptor = None
+        finally:
+            descriptor, self._descriptor = self._descriptor, None
+            if descriptor is not None:
+                os.close(descriptor)
 
 
 def create_folder(path: Path) -> None:
-    """Make a folder of mode 0700, and likewise each one above it that is missing."""
-    if not path.is_dir():
-        create_folder(path.parent)
-        path.mkdir(mode=0o700, exist_ok=True)
+    """Make a folder of mode 0700, and likewise each one above it that is missing; their names are on the disk then."""
+    if path.is_dir():
+        return
+    create_folder(path.parent)
+    path.mkdir(mode=0o700, exist_ok=True)
+    parent = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(parent)  # else a power cut may take the folder, and what was acknowledged in it
+    finally:
+        os.close(parent)
 
 
 def create_file(path: Path) -> bool:
@@ -320,16 +338,27 @@ def _look_into(path: Path, status: os.stat_result, may_be_empty: bool) -> None:
         raise NotALog(path, "it is a folder; name the database file in it")
     if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for its writer
         raise NotALog(path, "it is not a regular file")
-    if status.st_size == 0:
+    with path.open("rb") as file:
+        header = file.read(72)
+    if not header or _is_half_made(path, header):
         if may_be_empty:
             return
         raise NotALog(path, "the file is empty")
-    with path.open("rb") as file:
-        header = file.read(72)
     if not header.startswith(SQLITE_MAGIC):
         raise NotALog(path, "it is no SQLite database")
     if len(header) < 72 or int.from_bytes(header[68:72]) != APPLICATION_ID:
         raise NotALog(path, "it is another application's database")
+
+
+def _is_half_made(path: Path, header: bytes) -> bool:
+    """Whether a power cut in its making left pages but not the first one; SQLite makes it empty by its journal."""
+    if header.strip(b"\x00"):
+        return False
+    try:
+        with path.with_name(path.name + "-journal").open("rb") as journal:
+            return journal.read(len(JOURNAL_MAGIC)) == JOURNAL_MAGIC
+    except OSError:
+        return False
 
 
 MOUNTS = Path("/proc/self/mountinfo")

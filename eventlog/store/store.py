@@ -316,7 +316,10 @@ class Store:
         for database in (self._reader, self._writing):
             if database is not None:
                 await database.close()
-        self._head_file.close()
+        try:
+            self._head_file.close()
+        except OutcomeUnknown as error:  # it may lag, and the file must be let go all the same
+            log.warning("the file was closed without its last proof: %s", error)
         self._held.close()
         self._lock.release()
 

@@ -49,6 +49,8 @@ PAGE_BYTES = 4_096
 CHANGES_PER_PAGE = 2  # changed rows, beside those of the log, that make a page of the WAL; measured with deliveries
 IDLE_S = 1.0
 
+CHORES_FAIL_WITH = (sqlite3.Error, DamagedFile, OutcomeUnknown)
+
 T = TypeVar("T")
 
 log = logging.getLogger("eventlog.store")
@@ -345,7 +347,7 @@ class Writer:
             enough_pages = CHECKPOINT_PAGES if others_wait else CHECKPOINT_PAGES_AT_LEISURE
             if self._pages_since_checkpoint >= enough_pages and not self.checkpoints_suspended:
                 self._checkpoint(connection)
-        except (sqlite3.Error, DamagedFile) as error:
+        except CHORES_FAIL_WITH as error:
             # Nothing of an append depends on a chore; it is tried again after a later group.
             log.warning("a chore of the writer failed and will be tried again: %s", error)
 
@@ -377,5 +379,5 @@ class Writer:
         try:
             if self._pages_since_checkpoint and not self.checkpoints_suspended and not self._damaged:
                 self._checkpoint(connection)
-        except (sqlite3.Error, DamagedFile) as error:
+        except CHORES_FAIL_WITH as error:
             log.warning("a checkpoint failed and will be tried again: %s", error)
