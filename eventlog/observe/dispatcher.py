@@ -135,7 +135,8 @@ class Dispatcher:
         if unsubscribe is None:
             return
         try:
-            await self.settled(self._limits.drain_s if drain_s is None else drain_s)
+            if self._log.is_open:
+                await self.settled(self._limits.drain_s if drain_s is None else drain_s)
         finally:
             unsubscribe()
             await self._cut_off()
@@ -278,7 +279,11 @@ class Dispatcher:
     async def _relay_on(self, lane: Lane) -> None:
         for event in self._take():
             lane.event, lane.calls = event, None
-            await self._show(lane)
+            try:
+                await self._show(lane)
+            except LogClosed:  # before its runtime was stopped: the event keeps its place, and cursors stay before it
+                self._lanes.hold(lane)
+                raise
             if lane.held:
                 await self._catch_up(lane)
                 return

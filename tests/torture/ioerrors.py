@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from itertools import product
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from eventlog import EventLog, EventLogError, NewEvent
 from eventlog.errors import LogClosed, StorageFull
@@ -15,9 +17,12 @@ from eventlog.store import writer
 from tests.torture.forker import Ended, Forker, say
 from tests.torture.tally import Tally
 
-CALLS = ("pwrite64", "fdatasync", "fsync", "ftruncate", "openat", "unlink")
+REACHED = {"pwrite64": 150, "fdatasync": 16, "fsync": 6, "ftruncate": 3, "openat": 4, "unlink": 2}
+"""The calls that fail, and about how many of each one thread makes."""
 ERRORS = ("EIO", "ENOSPC")
+HOW = {"once": "", "for ever": "+"}
 APPENDS = 12
+EVENTS = (1, 1, 4)  # of the first, second and third append, and so on
 ATTEMPTS = 4
 NEVER_CALLED = 3  # numbers in a row that were not reached: there are no more of these calls
 
@@ -36,15 +41,15 @@ async def life(path: str) -> None:
     writer.CHECKPOINT_PAGES = writer.CHECKPOINT_PAGES_AT_LEISURE = 30
     log = EventLog(path, slice_rows=8)
     for _ in range(ATTEMPTS):
-        if await _said("open", log.open):
+        if await _said("open 0", log.open):
             break
     else:
         return
     for number in range(APPENDS):
         for _ in range(ATTEMPTS):
-            if await _said(f"append {number}", lambda number=number: _append(log, number)):  # type: ignore[misc]
+            if await _said(f"append {number}", partial(_append, log, number)):
                 break
-    await _said("close", log.close)
+    await _said("close 0", log.close)
 
 
 async def _append(log: EventLog, number: int) -> list[Any]:
@@ -54,8 +59,9 @@ async def _append(log: EventLog, number: int) -> list[Any]:
         raise
     except EventLogError:
         session = await log.start_session("s", project="p")
-    if number % 3 == 2:
-        batch = [NewEvent("own.batch", {"n": number, "v": "x" * 9_000}, key=f"k{number}.{part}") for part in range(4)]
+    if (size := EVENTS[number % len(EVENTS)]) > 1:
+        data = {"n": number, "v": "x" * 9_000}
+        batch = [NewEvent("own.batch", data, key=f"k{number}.{part}") for part in range(size)]
         return await session.append_many(batch)
     return [await session.append("own.type", {"n": number}, key=f"k{number}")]
 
@@ -70,7 +76,7 @@ async def _said(what: str, work: Callable[[], Awaitable[Any]]) -> bool:
     except BaseException as error:
         say(f"{what} UNTYPED {error!r}")
     else:
-        indexes = ",".join(str(event.index) for event in done) if isinstance(done, list) else "-"
+        indexes = ",".join(str(event.index) for event in done) if isinstance(done, list) else ""
         say(f"{what} done {indexes}")
         return True
     return False
@@ -80,79 +86,84 @@ async def _said(what: str, work: Callable[[], Awaitable[Any]]) -> bool:
 
 
 async def fail_everywhere(forker: Forker, tally: Tally, work: Path, count: int | None) -> None:
-    """Each call by number, once and for ever, with each error; or `count` of these drawn by the seed."""
+    """Each call by number, once and for ever, with each error; or `count` of these, drawn by the seed."""
+    if count is None:
+        for call, error, how in product(REACHED, ERRORS, HOW):
+            number, unreached = 0, 0
+            while unreached < NEVER_CALLED:
+                number += 1
+                is_reached = await fail_once(forker, tally, work, call, error, how, number)
+                unreached = 0 if is_reached else unreached + 1
+        return
     random = Random(tally.seed)
-    for kind, whens in (("once", "{}"), ("for ever", "{}+")):
-        for call in CALLS:
-            for error in ERRORS:
-                number, unreached = 0, 0
-                while unreached < NEVER_CALLED:
-                    number += 1 if count is None else random.randrange(1, STEP[call])
-                    what = f"{call}:error={error}:when={whens.format(number)}"
-                    ended = await fail_once(forker, tally, work, what, f"{call} fails {kind}")
-                    unreached = 0 if ended.injected else unreached + 1
-                    if count is not None and tally.count >= count:
-                        return
-                    if count is not None and tally.tried[f"{call} fails {kind}"] >= count / len(CALLS) / 2:
-                        break
+    for call, reached in REACHED.items():  # the calls that are few as often as those that are many
+        points = [*product([call], ERRORS, HOW, range(1, 1 + reached))]
+        for point in random.sample(points, min(len(points), -(-count // len(REACHED)))):
+            await fail_once(forker, tally, work, *point)
 
 
-STEP = {"pwrite64": 30, "fdatasync": 8, "fsync": 6, "ftruncate": 3, "openat": 6, "unlink": 2}
-
-
-async def fail_once(forker: Forker, tally: Tally, work: Path, what: str, kind: str) -> Ended:
-    """One life with this injected, and a look at what it left."""
+async def fail_once(forker: Forker, tally: Tally, work: Path, call: str, error: str, how: str, number: int) -> bool:
+    """One life in which this fails, and a look at what it left; whether the call was reached."""
     folder = work / f"{tally.count}"
     folder.mkdir(parents=True)
     db = folder / "agent.db"
+    what = f"{call}:error={error}:when={number}{HOW[how]}"
     ended = await asyncio.to_thread(forker.run, what, files(db), str(db))
-    tally.tried[kind if ended.injected else f"{kind}, but there were not so many calls"] += 1
-    for line in ended.said:
-        words = line.split()
-        outcome = words[1] if words[0] in ("open", "close") else words[2]
-        tally.seen[f"{words[0]}: {outcome}"] += 1
-    async for fault in faults(db, ended):
-        tally.breach(f"{what}: {fault}; it said {ended.said}")
-    return ended
+    tally.tried[f"{call} fails {how}" if ended.injected else "there were not so many calls"] += 1
+    answers = [Answer.of(line) for line in ended.said]
+    tally.seen.update(f"{answer.work}: {answer.outcome}" for answer in answers)
+    for fault in [*untrue(answers, ended), *await unlike(answers, db)]:
+        tally.breach(f"{what}: {fault}; it said {' '.join(ended.said)[:400]}")
+    return ended.injected > 0
 
 
-async def faults(db: Path, ended: Ended) -> Any:
-    """What the child was told is true, and its log can be used."""
+class Answer(NamedTuple):
+    """What the child was told of one piece of work."""
+
+    work: str
+    number: int
+    outcome: str
+    indexes: list[int]
+
+    @classmethod
+    def of(cls, line: str) -> Answer:
+        work, number, outcome, *rest = line.split()
+        found = [int(index) for index in rest[0].split(",")] if outcome == "done" and rest else []
+        return cls(work, int(number), outcome, found)
+
+
+def untrue(answers: list[Answer], ended: Ended) -> Iterator[str]:
+    """What must not be said, whatever is on the disk."""
     if ended.status:
         yield f"it ended with {ended.status}"
-    for line in ended.said:
-        if "UNTYPED" in line or line.startswith(("append", "close")) and " OSError " in line:
-            yield f"no typed error: {line}"
-    told: dict[int, list[str]] = {}
-    for words in (line.split() for line in ended.said if line.startswith("append")):
-        told.setdefault(int(words[1]), []).append(words[2])
-    stored = {
-        int(index): int(words[1])
-        for words in (line.split() for line in ended.said)
-        if words[0] == "append" and words[2] == "done"
-        for index in words[3].split(",")
-    }
+    for answer in answers:
+        if answer.outcome == "UNTYPED" or (answer.outcome == "OSError" and answer.work != "open"):
+            yield f"no typed error: {answer}"
+        if answer.outcome == "LogInUse":
+            yield "the lock was kept by an opening that failed"
+
+
+async def unlike(answers: list[Answer], db: Path) -> list[str]:
+    """Where the log is unlike what was said of it, or cannot be used any more."""
     try:
         async with EventLog(db) as log:
             report = await log.check()
             events = [event async for event in log.read()]
-            session = await log.start_session("after")
-            if (await session.append("own.after", {})).index != 1:
-                yield "it does not go on"
+            after = await (await log.start_session("after")).append("own.after", {})
     except EventLogError as error:
-        yield f"its log cannot be used: {type(error).__name__} {error}"
-        return
-    if not report.ok:
-        yield f"the check finds {report}"
-    if [event.index for event in events] != list(range(len(events))):
-        yield f"the indexes are {[event.index for event in events]}"
+        return [f"its log cannot be used: {type(error).__name__} {error}"]
+    faults = [] if report.ok else [f"the check finds {report}"]
+    if [event.index for event in events] != list(range(len(events))) or after.index != 1:
+        faults.append(f"the indexes are {[event.index for event in events]}")
     found = {event.index: event.data["n"] for event in events[1:]}
-    if not stored.items() <= found.items():
-        yield f"{stored} was acknowledged, {found} is there"
-    for number, outcomes in told.items():
-        size = 4 if number % 3 == 2 else 1
-        there = sum(n == number for n in found.values())
-        if there not in ({size} if "done" in outcomes else {0, size}):
-            yield f"append {number} is there {there} times"
-        if there and set(outcomes) <= {StorageFull.__name__}:
-            yield f"append {number} was not stored, it was said, and it is there"
+    for number in range(APPENDS):
+        told = [answer for answer in answers if answer.work == "append" and answer.number == number]
+        there = [index for index in found if found[index] == number]
+        done = [answer.indexes for answer in told if answer.outcome == "done"]
+        if done and there != done[0]:
+            faults.append(f"append {number} was acknowledged at {done[0]} and is at {there}")
+        if len(there) not in (0, EVENTS[number % len(EVENTS)]):
+            faults.append(f"append {number} is there in part, or twice: {there}")
+        if there and {answer.outcome for answer in told} <= {StorageFull.__name__}:
+            faults.append(f"append {number} was not stored, it was said, and it is there")
+    return faults

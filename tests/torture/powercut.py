@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from eventlog.errors import EventLogError
 from eventlog.log import EventLog
@@ -74,7 +74,9 @@ def note(said: Said, op: Op) -> None:
             {"stored": said.stored, "shown": said.shown, "called": said.called}[word].add(int(rest[0]))
 
 
-async def cut(recording: Recording, tally: Tally, work: Path, count: int | None, fates: tuple[str, ...] = FATES) -> None:
+async def cut(
+    recording: Recording, tally: Tally, work: Path, count: int | None, fates: tuple[str, ...] = FATES
+) -> None:
     """Cut the power `count` times, at operations and with fates drawn by the seed; None: each operation, each fate."""
     random, disk, said = Random(tally.seed), Disk(), Said(set(), set(), set())
     ops = recording.ops
@@ -92,17 +94,18 @@ async def cut(recording: Recording, tally: Tally, work: Path, count: int | None,
             seed = random.getrandbits(32)
             files = disk.after(fate, Random(seed))
             tally.tried[f"{recording.durability}: {fate}"] += 1
+            tally.seen[f"behind {op.what} {Path(op.path).name}".strip()] += 1
             if (state := hash((*sorted(files.items()), len(said.stored), len(said.called)))) in seen:
                 tally.seen["the same state as before"] += 1
                 continue
             seen.add(state)
             put(files, recording.folder, work)
             is_durable = recording.durability == "full" or fate == "kept"
-            async for what in faults(work / "agent.db", recording, said, is_durable, tally):
+            for what in await faults(work / "agent.db", recording, said, is_durable, tally):
                 tally.breach(f"{recording.durability}, {fate}, seed {seed}, after operation {number} {op[:3]}: {what}")
 
 
-async def faults(db: Path, recording: Recording, said: Said, is_durable: bool, tally: Tally) -> Any:
+async def faults(db: Path, recording: Recording, said: Said, is_durable: bool, tally: Tally) -> list[str]:
     """Open what is left as its next owner would, and hold it against what was said."""
     try:
         async with EventLog(db, slice_rows=20) as log:
@@ -113,10 +116,16 @@ async def faults(db: Path, recording: Recording, said: Said, is_durable: bool, t
                 await _go_on(log, found)
                 tally.seen["went on appending"] += 1
     except EventLogError as error:
-        yield f"{type(error).__name__}: {error}"
-        return
-    if not report.ok:
-        yield f"the check finds {report}"
+        return [f"{type(error).__name__}: {error}"]
+    lost = said.stored - found.keys()
+    if lost:
+        tally.seen["an acknowledged event is gone, as durability='process' says"] += 1
+    told = [] if report.ok else [f"the check finds {report}"]
+    told += [f"{sorted(lost)} were acknowledged and are lost"] if lost and is_durable else []
+    return [*told, *_log_at_fault(found, recording), *_hooks_at_fault(kept, said, is_durable)]
+
+
+def _log_at_fault(found: dict[int, Place], recording: Recording) -> Iterator[str]:
     if list(found) != list(range(1, 1 + len(found))):
         yield f"positions {list(found)} have a hole"
     if wrong := {position for position in found if found[position] != recording.history.get(position)}:
@@ -124,13 +133,6 @@ async def faults(db: Path, recording: Recording, said: Said, is_durable: bool, t
     for batch in recording.batches:
         if len(there := found.keys() & set(batch)) not in (0, len(batch)):
             yield f"of the batch {batch} only {there} are there"
-    lost = said.stored - found.keys()
-    if lost and is_durable:
-        yield f"{sorted(lost)} were acknowledged and are lost"
-    if lost:
-        tally.seen["an acknowledged event is gone, as durability='process' says"] += 1
-    for what in _hooks_at_fault(kept, said, is_durable):
-        yield what
 
 
 class Kept(NamedTuple):
@@ -140,7 +142,6 @@ class Kept(NamedTuple):
     owed: set[int]
     counted: int
     claimed: int
-    open_transactions: bool
 
 
 def _look(connection: sqlite3.Connection) -> Kept:
@@ -152,7 +153,6 @@ def _look(connection: sqlite3.Connection) -> Kept:
         numbers("SELECT position FROM delivery"),
         max(numbers("SELECT live FROM extension"), default=0),
         max(numbers("SELECT claimed FROM hook"), default=0),
-        connection.in_transaction,
     )
 
 

@@ -12,9 +12,7 @@ from typing import NamedTuple
 
 from tests.log_kit import CHECKOUT
 
-CALLS = (
-    "openat,pwrite64,write,fdatasync,fsync,ftruncate,unlink,unlinkat,rename,renameat,renameat2,mkdir,mkdirat,rmdir"
-)
+CALLS = "openat,pwrite64,write,fdatasync,fsync,ftruncate,unlink,unlinkat,mkdir,mkdirat"
 MAX_STRING = 2_000_000
 
 _SYSCALL = re.compile(r"(\w+)\((.*)\)\s+= (-?\d+)(?:<([^>]*)>)?.*")
@@ -38,15 +36,14 @@ def record(command: Sequence[str], folder: Path, trace: Path) -> tuple[list[Op],
     """Run a module of ours under strace: what it did to files below a folder and said, and what it complained of."""
     strace = shutil.which("strace")
     assert strace is not None
+    options = ["-f", "-qq", "--seccomp-bpf", "-y", "-xx", "-s", str(MAX_STRING), "-o", str(trace), "-e"]
     done = subprocess.run(
-        [strace, "-f", "-qq", "--seccomp-bpf", "-y", "-xx", "-s", str(MAX_STRING), "-o", str(trace), "-e",
-         f"trace={CALLS}", sys.executable, "-m", *command],
+        [strace, *options, f"trace={CALLS}", sys.executable, "-m", *command],
         cwd=CHECKOUT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         check=False,
         timeout=120,
-    )  # fmt: skip
+    )
     complaint = done.stderr.decode()
     assert done.returncode in (0, -9), complaint
     with trace.open(errors="replace") as lines:
@@ -71,29 +68,29 @@ def read_trace(lines: Iterator[str], folder: str) -> Iterator[Op]:
 def _operation(name: str, arguments: str, result: int, opened: str, folder: str) -> Iterator[Op]:
     path = _text(match[1]) if (match := re.match(r"\d+<([^>]*)>", arguments)) else ""
     strings = [_bytes(each) for each in _STRING.findall(arguments)]
-    below = path.startswith(folder)
-    numbers = re.findall(r", (\d+)", arguments)
+    if path.startswith(folder):
+        yield _on_descriptor(name, path, strings, result, re.findall(r", (\d+)", arguments))
+    elif name == "write" and arguments.startswith("1<"):
+        yield Op("said", "", 0, strings[0][:result])
+    elif name == "openat" and "O_CREAT" in arguments and opened.startswith(folder):
+        yield Op("create", opened)
+    elif name in _BY_NAME and strings[0].decode().startswith(folder):
+        yield Op(_BY_NAME[name], strings[0].decode())
+
+
+_BY_NAME = {"unlink": "remove", "unlinkat": "remove", "mkdir": "folder", "mkdirat": "folder"}
+
+
+def _on_descriptor(name: str, path: str, strings: list[bytes], result: int, numbers: list[str]) -> Op:
     match name:
-        case "openat" if "O_CREAT" in arguments and opened.startswith(folder):
-            yield Op("create", opened)
-        case "pwrite64" if below:
-            yield Op("write", path, int(numbers[-1]), strings[0][:result])
-        case "write" if below:
-            raise AssertionError(f"{path} is written without an offset")
-        case "write" if arguments.startswith("1<"):
-            yield Op("said", "", 0, strings[0][:result])
-        case "ftruncate" if below:
-            yield Op("cut", path, int(numbers[-1]))
-        case "fsync" | "fdatasync" if below:
-            yield Op("sync", path)
-        case "unlink" | "unlinkat" | "rmdir":
-            if (gone := strings[0].decode()).startswith(folder):
-                yield Op("remove", gone)
-        case "mkdir" | "mkdirat":
-            if (made := strings[0].decode()).startswith(folder):
-                yield Op("folder", made)
-        case "rename" | "renameat" | "renameat2":
-            assert not strings[0].decode().startswith(folder), "renames below the folder are not replayed yet"
+        case "pwrite64":
+            return Op("write", path, int(numbers[-1]), strings[0][:result])
+        case "ftruncate":
+            return Op("cut", path, int(numbers[-1]))
+        case "fsync" | "fdatasync":
+            return Op("sync", path)
+        case _:
+            raise AssertionError(f"{name} of {path} is not replayed")
 
 
 def _bytes(text: str) -> bytes:

@@ -1,0 +1,92 @@
+"""Everything that `make torture` tries, for a few seconds each: nothing lost, nothing twice, nothing in disorder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.log_kit import NO_INJECTION, can_inject
+from tests.torture import cancelling, parts, powercut, schedules
+from tests.torture.disk import Disk
+from tests.torture.strace import Op
+from tests.torture.tally import Tally
+
+SEED = 20_261_130
+needs_strace = pytest.mark.skipif(not can_inject(), reason=NO_INJECTION)
+
+
+@needs_strace
+async def test_a_power_cut_at_any_operation_takes_nothing_that_was_promised(tmp_path: Path) -> None:
+    """FULL: what was acknowledged is there. NORMAL: a beginning of the log is. The check finds nothing."""
+    tally = Tally("power-cut", SEED)
+    await parts.power_cut(tally, tmp_path, 2_500, appends=40)
+    tally.assert_held()
+    assert tally.count == 2_500
+    assert tally.seen["an acknowledged event is gone, as durability='process' says"] > 0
+
+
+@needs_strace
+async def test_a_kill_at_any_system_call_of_twelve_appends_with_deliveries_loses_nothing(tmp_path: Path) -> None:
+    """D4, H2: at each write, sync, cut and unlink from the opening to the close, checkpoints and absorbing too."""
+    tally = Tally("kill-points", SEED)
+    await parts.kill_points(tally, tmp_path, None, appends=12)
+    tally.assert_held()
+    assert (
+        min(tally.seen[f"behind {what}"] for what in ("write agent.db", "write agent.db-wal", "sync agent.db-wal"))
+        >= 20
+    )
+
+
+@needs_strace
+async def test_the_power_cut_would_notice_a_promise_that_is_not_kept(tmp_path: Path) -> None:
+    """What is held to "full" and only does what "process" does is found out."""
+    recording = await powercut.recorded(tmp_path / "recorded", "process", 12)
+    tally = Tally("power-cut", SEED)
+    await powercut.cut(recording._replace(durability="full"), tally, tmp_path / "left", 100, fates=("dropped",))
+    assert any("were acknowledged and are lost" in breach for breach in tally.breaches)
+
+
+def test_a_power_cut_leaves_what_was_synced_and_of_the_rest_what_chance_says() -> None:
+    disk, name = Disk(), "/d/file"
+    for op in (
+        Op("create", name),
+        Op("write", name, 0, b"a" * 2_000),
+        Op("sync", name),
+        Op("write", name, 0, b"b" * 2_000),
+    ):
+        disk.do(op)
+    assert disk.after("dropped", Random(1)) == {}  # nobody has synced its name
+    assert disk.after("kept", Random(1)) == {name: b"b" * 2_000}
+    disk.do(Op("sync", "/d"))
+    assert disk.after("dropped", Random(1)) == {name: b"a" * 2_000}
+    torn = {disk.after("torn", Random(seed))[name] for seed in range(100)}
+    assert {content.count(b"b") % 512 for content in torn} <= {0, 2_000 % 512}
+    assert len(torn) > 4
+    disk.do(Op("remove", name))
+    assert disk.after("dropped", Random(1)) == {name: b"a" * 2_000}
+    assert disk.after("kept", Random(1)) == {}
+
+
+@needs_strace
+async def test_the_n_th_failing_system_call_is_a_typed_error_or_nothing_at_all(tmp_path: Path) -> None:
+    """EIO and ENOSPC, once and for ever: no wrong answer, the same key makes one event, the log goes on or says why."""
+    tally = Tally("io-errors", SEED)
+    await parts.io_errors(tally, tmp_path, 60)
+    tally.assert_held()
+    assert sum(tried for what, tried in tally.tried.items() if "fails" in what) >= 30
+
+
+def test_no_schedule_loses_an_event_or_a_wake_up(tmp_path: Path) -> None:
+    """F1, F5, G3, H4: appends, tails, hooks, deliveries, imports, full disks and closes, on a loop with a seed."""
+    tally = Tally("schedules", SEED)
+    schedules.explore(tally, tmp_path, 1_500)
+    tally.assert_held()
+
+
+async def test_whatever_is_cancelled_is_wholly_there_or_wholly_absent(tmp_path: Path) -> None:
+    """After 0 to 60 turns of the loop: no transaction stays open, and the next append takes less than a second."""
+    tally = Tally("cancel", SEED)
+    await cancelling.cancel_everywhere(tally, tmp_path, 2_000)
+    tally.assert_held()

@@ -1,0 +1,57 @@
+"""The parts of the torture: what each needs, and how much of it a long run does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from eventlog.store.store import Durability
+from tests.torture import cancelling, ioerrors, powercut, schedules
+from tests.torture.forker import forker
+from tests.torture.tally import Tally
+
+
+@dataclass(frozen=True)
+class Part:
+    """One kind of fault; `run(tally, folder, count)`, where no count is everything that there is."""
+
+    run: Callable[[Tally, Path, int | None], Awaitable[None]]
+    long_run: int | None
+    injects: bool = False
+
+
+async def power_cut(tally: Tally, work: Path, count: int | None, appends: int = 120) -> None:
+    """Three of five at FULL, where more is promised."""
+    durabilities: tuple[tuple[Durability, float], ...] = (("full", 0.6), ("process", 0.4))
+    for durability, share in durabilities:
+        recording = await powercut.recorded(work / durability, durability, appends)
+        number = None if count is None else round(count * share)
+        await powercut.cut(recording, tally, work / "left", number)
+
+
+async def kill_points(tally: Tally, work: Path, count: int | None, appends: int = 120) -> None:
+    """A kill at each write, sync, cut and unlink: so many appends, with deliveries, absorbing, checkpoints, closes."""
+    recording = await powercut.recorded(work / "recorded", "full", appends)
+    await powercut.cut(recording, tally, work / "left", count, fates=("kept",))
+
+
+async def io_errors(tally: Tally, work: Path, count: int | None) -> None:
+    """The n-th call fails, once and for ever."""
+    with forker("tests.torture.ioerrors") as forks:
+        await ioerrors.fail_everywhere(forks, tally, work, count)
+
+
+async def many_schedules(tally: Tally, work: Path, count: int | None) -> None:
+    """Seeds of a loop with virtual time; it has a loop for each, so it cannot run on this one."""
+    await asyncio.to_thread(schedules.explore, tally, work, count or 0)
+
+
+PARTS: dict[str, Part] = {
+    "power-cut": Part(power_cut, 100_000, injects=True),
+    "kill-points": Part(kill_points, None, injects=True),
+    "io-errors": Part(io_errors, None, injects=True),
+    "schedules": Part(many_schedules, 500_000),
+    "cancel": Part(cancelling.cancel_everywhere, 20_000),
+}
