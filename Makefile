@@ -14,7 +14,7 @@ export PYRIGHT_PYTHON_GLOBAL_NODE = 0
 started := $(shell date +%s)
 timed    = { $(1); }; status=$$?; echo "make $@ took $$(( $$(date +%s) - $(started) )) s"; exit $$status
 
-.PHONY: help demo test test-all check lint types format bench clean
+.PHONY: help demo test test-all check lint types format bench torture clean
 
 help: ## explain the targets
 	@echo 'usage: make TARGET [VARIABLE=VALUE ...]'
@@ -22,7 +22,7 @@ help: ## explain the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo '  DATA=FILE    demo: play this JSONL file of sessions instead of the bundled one'
-	@echo '  ARGS=...     test, test-all, bench: more arguments, for example ARGS="-k append"'
+	@echo '  ARGS=...     test, test-all, bench, torture: more arguments, for example ARGS="-k append"'
 	@echo '  PYTHON=PATH  make new environments with this Python (default: the newest on PATH, from 3.11)'
 
 demo: $(VENV)/installed ## play a session through the log, kill it, restart it, show that nothing was lost
@@ -60,6 +60,13 @@ format: $(VENV)/installed-dev ## format the code and repair what ruff can repair
 
 bench: $(VENV)/installed ## measure appending against plain sqlite3 and plain aiosqlite, as ratios
 	@$(call timed,$(python) -m benchmarks.append $(ARGS))
+
+torture: $(VENV)/installed-test ## try for hours to make the log lose something: kills, power cuts, failing disks, schedules
+	@if ! command -v strace >/dev/null; then \
+	    echo 'strace is missing, and several parts inject faults with it; trying to install it'; \
+	    apt-get install --yes --no-install-recommends strace || sudo -n apt-get install --yes strace || true; \
+	fi
+	@$(call timed,$(python) -m tests.torture $(ARGS))
 
 clean: ## remove the environments and everything that was built
 	rm -rf .venv .venvs dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

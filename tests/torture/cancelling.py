@@ -156,9 +156,9 @@ async def start_session(victim: Victim, number: int) -> Session:
     return await victim.log.start_session(f"new-{number}-{victim.random.random()}")
 
 
-async def put(victim: Victim, number: int) -> object:
+async def put(victim: Victim, number: int) -> None:
     """A value."""
-    return await victim.kv.put(f"k{number}", number)
+    await victim.kv.put(f"k{number}", number)
 
 
 async def ack(victim: Victim, number: int) -> object:
@@ -166,9 +166,9 @@ async def ack(victim: Victim, number: int) -> object:
     return await victim.worker.run_once()
 
 
-async def absorb(victim: Victim, number: int) -> object:
+async def absorb(victim: Victim, number: int) -> None:
     """Everything into the session index."""
-    return await victim.log.store.absorb()
+    await victim.log.store.absorb()
 
 
 async def read(victim: Victim, number: int) -> object:

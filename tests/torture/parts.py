@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from eventlog.store.store import Durability
-from tests.torture import cancelling, ioerrors, powercut, schedules
+from tests.torture import cancelling, ioerrors, model, powercut, schedules
 from tests.torture.forker import forker
 from tests.torture.tally import Tally
 
@@ -17,7 +18,7 @@ from tests.torture.tally import Tally
 class Part:
     """One kind of fault; `run(tally, folder, count)`, where no count is everything that there is."""
 
-    run: Callable[[Tally, Path, int | None], Awaitable[None]]
+    run: Callable[[Tally, Path, int | None], Coroutine[Any, Any, None]]
     long_run: int | None
     injects: bool = False
 
@@ -48,10 +49,22 @@ async def many_schedules(tally: Tally, work: Path, count: int | None) -> None:
     await asyncio.to_thread(schedules.explore, tally, work, count or 0)
 
 
+async def threads(tally: Tally, work: Path, count: int | None) -> None:
+    """The same actors with real threads, which change places a million times a second."""
+    await asyncio.to_thread(schedules.explore, tally, work, count or 0, threads=True)
+
+
+async def machines(tally: Tally, work: Path, count: int | None) -> None:
+    """Machines of forty steps; each has a loop of its own."""
+    await asyncio.to_thread(model.explore, tally, work, count or 0)
+
+
 PARTS: dict[str, Part] = {
     "power-cut": Part(power_cut, 100_000, injects=True),
     "kill-points": Part(kill_points, None, injects=True),
     "io-errors": Part(io_errors, None, injects=True),
     "schedules": Part(many_schedules, 500_000),
+    "threads": Part(threads, 20_000),
     "cancel": Part(cancelling.cancel_everywhere, 20_000),
+    "model": Part(machines, 5_000),
 }

@@ -140,7 +140,6 @@ class Kept(NamedTuple):
 
     turns: set[int]
     owed: set[int]
-    counted: int
     claimed: int
 
 
@@ -151,7 +150,6 @@ def _look(connection: sqlite3.Connection) -> Kept:
     return Kept(
         numbers("SELECT position FROM log WHERE type = 7 AND EXISTS (SELECT 1 FROM extension_grant)"),
         numbers("SELECT position FROM delivery"),
-        max(numbers("SELECT live FROM extension"), default=0),
         max(numbers("SELECT claimed FROM hook"), default=0),
     )
 
@@ -159,8 +157,8 @@ def _look(connection: sqlite3.Connection) -> Kept:
 def _hooks_at_fault(kept: Kept, said: Said, is_durable: bool) -> Iterator[str]:
     if missed := kept.turns - kept.owed - said.called:
         yield f"the turns at {missed} are neither owed to the extension nor were they shown to it"
-    if kept.counted != len(kept.owed):
-        yield f"the extension counts {kept.counted} deliveries, and there are {len(kept.owed)}"
+    if never := kept.owed - kept.turns:
+        yield f"{never} are owed to the extension, and no such turns are there"
     if is_durable and said.shown and max(said.shown) > kept.claimed:
         yield f"position {max(said.shown)} was shown, and only {kept.claimed} is claimed"
 

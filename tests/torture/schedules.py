@@ -10,6 +10,7 @@ import asyncio
 import logging
 import shutil
 import sqlite3
+import sys
 from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
@@ -22,7 +23,7 @@ from eventlog.errors import IndexConflict, LogClosed, StorageFull
 from eventlog.events import Event, NewEvent
 from eventlog.log import EventLog
 from eventlog.observe.dispatcher import Dispatcher
-from eventlog.observe.hook import OnRestart
+from eventlog.observe.hook import HookDefinition, OnRestart
 from eventlog.observe.limits import ObserveLimits
 from eventlog.session import Session
 from eventlog.store.extensions import Extensions
@@ -35,14 +36,18 @@ from tests.torture.tally import Tally
 SESSIONS = 3
 HOOKS: tuple[OnRestart, ...] = ("skip", "resume")
 ROUNDS_PER_LOG = 8  # schedules; the last one ends with a close in the middle
+REAL_PATIENCE_S = 60.0
 PATIENCE_S = 1_000.0  # of virtual time: whoever waits so long waits for ever
 NEVER = -1
 POLICY = DeliveryPolicy(backoff_first_s=0.01, backoff_max_s=0.05, timeout_s=5.0)
 LIMITS = ObserveLimits(cursor_every_s=0.01, queue_events=8, lane_events=4, lanes_events=6, page_events=3, drain_s=0.1)
 
 
-def explore(tally: Tally, work: Path, count: int) -> None:
-    """So many schedules, one seed after the other; a breach names its seed, which brings it back alone."""
+def explore(tally: Tally, work: Path, count: int, *, threads: bool = False) -> None:
+    """So many schedules, one seed after the other; a breach names its seed, which brings it back alone.
+
+    With `threads` they are the machine's: real ones, which change at every step of the interpreter that they can.
+    """
     logging.getLogger("eventlog").addHandler(logging.NullHandler())
     work.mkdir(parents=True, exist_ok=True)
     template = work / "template.db"
@@ -54,12 +59,24 @@ def explore(tally: Tally, work: Path, count: int) -> None:
             old.unlink()
         shutil.copy(template, life.path)
         try:
-            seeded.run(seed, life.live)
+            if threads:
+                _run_with_threads(life)
+            else:
+                seeded.run(seed, life.live)
         except Exception as error:
             tally.breach(f"seed {seed}: {type(error).__name__}: {error}")
             life.rounds += 1
         tally.tried["schedules"] += life.rounds
         seed += 1
+
+
+def _run_with_threads(life: Life) -> None:
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        asyncio.run(asyncio.wait_for(life.live(), REAL_PATIENCE_S))
+    finally:
+        sys.setswitchinterval(interval_s)
 
 
 async def _make_template(path: Path) -> None:
@@ -106,7 +123,9 @@ class Life:
         return worker, dispatcher
 
     def _dispatcher(self, log: EventLog) -> Dispatcher:
-        hooks = {name: hook_of({"*": self._shower(name)}, name) for name in HOOKS}
+        hooks: dict[str, HookDefinition] = {}
+        for name in HOOKS:
+            hooks[name] = hook_of({"*": self._shower(name)}, name)
         return dispatcher_of(log, hooks, limits=LIMITS)
 
     # -- who is told ---------------------------------------------------------------------------------------------
@@ -240,8 +259,10 @@ class Life:
         for each in (working, following):
             with suppress(LogClosed):
                 each.result()
-        for each in await asyncio.gather(self.worker.stop(0.05), self.dispatcher.stop(0.05), return_exceptions=True):
-            assert each is None or isinstance(each, LogClosed), each
+        with suppress(LogClosed):
+            await self.worker.stop(0.05)
+        with suppress(LogClosed):
+            await self.dispatcher.stop(0.05)
 
     # -- what is there afterwards -----------------------------------------------------------------------------------
 

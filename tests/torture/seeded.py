@@ -14,6 +14,7 @@ from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 from eventlog.store import store, writer
 from eventlog.store.database import Database
@@ -36,7 +37,9 @@ class SeededLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._now_s
 
-    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.Handle:
         """What a thread tells arrives in order, and later than it was done."""
         told = asyncio.Handle(callback, args, self, context)
         self._told.append(told)
@@ -122,13 +125,9 @@ class SteppedDatabase(Database):
 @contextmanager
 def stepped() -> Iterator[None]:
     """Inside of this, logs are opened on connections without threads, and the writer has no thread to give way to."""
-    database, time = store.Database, writer.time
     no_work = SimpleNamespace(thread_time=lambda: 0.0)  # the loop starves nobody: there is no thread
-    store.Database, writer.time = SteppedDatabase, no_work  # type: ignore[misc, assignment]
-    try:
+    with patch.object(store, "Database", SteppedDatabase), patch.object(writer, "time", no_work):
         yield
-    finally:
-        store.Database, writer.time = database, time  # type: ignore[misc]
 
 
 def run(seed: int, main: Callable[[], Coroutine[Any, Any, T]]) -> T:
