@@ -68,13 +68,16 @@ def _is_step(handle: asyncio.Handle) -> bool:
 
 
 class LoopClock:
-    """The time of the running loop as a clock of a log."""
+    """The time of the loop that makes it, as a clock of a log."""
+
+    def __init__(self) -> None:
+        self._time = asyncio.get_running_loop().time
 
     def now_us(self) -> int:
-        return START_US + round(asyncio.get_running_loop().time() * 1_000_000)
+        return START_US + round(self._time() * 1_000_000)
 
     def monotonic_s(self) -> float:
-        return asyncio.get_running_loop().time()
+        return self._time()
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
