@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, NoReturn, Self
 
 from eventlog import upkeep
 from eventlog.clock import Clock, SystemClock
@@ -191,6 +191,9 @@ class EventLog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a log stays in its process, which has its lock; hand its path over, and open it there")
 
     @property
     def is_open(self) -> bool:
