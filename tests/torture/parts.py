@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from eventlog.store.store import Durability
-from tests.torture import cancelling, ioerrors, model, powercut, schedules
+from tests.torture import cancelling, endurance, fulldisk, ioerrors, model, powercut, schedules
 from tests.torture.forker import forker
 from tests.torture.tally import Tally
 
@@ -67,4 +67,6 @@ PARTS: dict[str, Part] = {
     "threads": Part(threads, 20_000),
     "cancel": Part(cancelling.cancel_everywhere, 20_000),
     "model": Part(machines, 5_000),
+    "full-disk": Part(fulldisk.fill_up, 50),
+    "long": Part(endurance.endure, 1_000_000),
 }

@@ -39,6 +39,7 @@ ROUNDS_PER_LOG = 8  # schedules; the last one ends with a close in the middle
 REAL_PATIENCE_S = 60.0
 PATIENCE_S = 1_000.0  # of virtual time: whoever waits so long waits for ever
 NEVER = -1
+GONE = "gone-"  # how sessions are called that are forgotten
 POLICY = DeliveryPolicy(backoff_first_s=0.01, backoff_max_s=0.05, timeout_s=5.0)
 LIMITS = ObserveLimits(cursor_every_s=0.01, queue_events=8, lane_events=4, lanes_events=6, page_events=3, drain_s=0.1)
 
@@ -93,6 +94,7 @@ class Life:
         self.tally = tally
         self.random = Random(seed)
         self.rounds = 0
+        self.gone = 0
         self.returned: dict[tuple[str, int], Event[Any]] = {}
         self.followed: dict[int, list[int]] = {}
         self.shown: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -151,7 +153,8 @@ class Life:
         """Follow until so many last events were seen."""
         seen = self.followed[number] = []
         async for event in tail:
-            seen.append(event.position)
+            if not event.session_id.startswith(GONE):
+                seen.append(event.position)
             if self.random.random() < 0.2:
                 await self._pause()
             lasts -= event.type == "own.last"
@@ -190,10 +193,10 @@ class Life:
         return [await session.append("own.type", {"n": number, "v": "x" * self.random.choice([0, 0, 3_000])})]
 
     async def _trouble(self) -> None:
-        """Fill the disk for a while; import; absorb; cancel somebody."""
+        """Fill the disk for a while; import; absorb; forget; cancel somebody."""
         await self._pause()
         with suppress(StorageFull):
-            match self.random.randrange(4):
+            match self.random.randrange(5):
                 case 0:
                     await self.log.store.write(_limit_pages, 1)
                     await self._pause()
@@ -204,11 +207,23 @@ class Life:
                     id, at = f"i{self.random.randrange(3)}", "2026-01-01T00:00:00Z"
                     line = '{"type":"own.old","index":%d,"sessionId":"%s","at":"%s","data":{}}'
                     await self.log.import_events([(line % (n, id, at)).encode() for n in range(3)])
+                case 3:
+                    await self._remove_one()
                 case _:
                     victim = asyncio.ensure_future(self._append(3))
                     await self._pause()
                     victim.cancel()
                     await asyncio.wait([victim])
+
+    async def _remove_one(self) -> None:
+        """A session is forgotten, while the others go on; pruning moves cursors of readers, and has its own tests."""
+        if self.random.random() < 0.8:  # the whole file is written anew for it
+            return
+        self.gone += 1
+        session = await self.log.start_session(f"{GONE}{self.gone}", project="p")
+        await session.append("own.type", {})
+        await self._pause()
+        await self.log.forget(session.id)
 
     # -- how a schedule goes ----------------------------------------------------------------------------------------
 
@@ -230,7 +245,7 @@ class Life:
             each.result()
         events = [event async for event in self.log.read(after=start)]
         for number, id in enumerate(ids):
-            there = [event.position for event in events if id in (None, event.session_id)]
+            there = [e.position for e in events if id in (None, e.session_id) and not e.session_id.startswith(GONE)]
             seen = self.followed[number]
             assert seen == there[: len(seen)], f"the tail of {id} gave {seen}, in the log are {there}"
         assert await self.dispatcher.settled(PATIENCE_S / 4), "the hooks do not come to rest"
@@ -270,10 +285,11 @@ class Life:
         async with EventLog(self.path, clock=seeded.LoopClock()) as log:
             report = await log.check(full=False)
             assert report.ok, report
-            stored = {(event.session_id, event.index): event async for event in log.read()}
+            everything = [event async for event in log.read()]
+            stored = {(e.session_id, e.index): e for e in everything if not e.session_id.startswith(GONE)}
             assert self.returned.items() <= stored.items(), "what was acknowledged is not there"
             positions = [event.position for event in stored.values()]
-            assert positions == list(range(1, 1 + len(positions))), "positions have holes"
+            assert positions == sorted(set(positions)), "positions are in disorder"  # the check looks for holes
             for id in {id for id, _ in stored}:
                 indexes = [index for session, index in stored if session == id]
                 assert indexes == list(range(len(indexes))), f"the indexes of {id} are {indexes}"
