@@ -13,7 +13,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -32,9 +33,20 @@ TESTS: dict[str, list[str]] = {
     "store/index": ["index", "check"],
     "store/owner": ["owner", "head_file"],
 }
-_COMPARE = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
-            ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In}  # fmt: skip
-_BINARY = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.FloorDiv: ast.Mult}
+_PAIRS = (
+    (ast.Lt, ast.LtE),
+    (ast.Gt, ast.GtE),
+    (ast.Eq, ast.NotEq),
+    (ast.Is, ast.IsNot),
+    (ast.In, ast.NotIn),
+    (ast.And, ast.Or),
+    (ast.Add, ast.Sub),
+    (ast.Mult, ast.FloorDiv),
+)
+_OPERATORS: dict[type[ast.AST], type[ast.AST]] = {one: other for pair in _PAIRS for one, other in (pair, pair[::-1])}
+
+Change = tuple[ast.stmt | ast.expr, str, Callable[[], object]]
+"""The node that is changed, what is changed, and what does it."""
 
 
 class Mutant(NamedTuple):
@@ -59,54 +71,43 @@ def mutants(module: str) -> Iterator[Mutant]:
                 break
 
 
-def _changes(tree: ast.Module) -> Iterator[tuple[ast.stmt | ast.expr, str, object]]:  # type: ignore[type-arg]
+def _changes(tree: ast.Module) -> Iterator[Change]:
     for parent in ast.walk(tree):
-        if not isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        for node in ast.walk(parent):
-            yield from _of_expression(node)
-            yield from _of_block(node)
+        if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef):
+            for node in ast.walk(parent):
+                yield from _of_expression(node)
+                yield from _of_block(node)
 
 
-def _of_expression(node: ast.AST) -> Iterator[tuple]:  # type: ignore[type-arg]
+def _of_expression(node: ast.AST) -> Iterator[Change]:
     match node:
-        case ast.Compare(ops=[op]) if type(op) in _COMPARE:
-            other = _COMPARE[type(op)]
-            yield node, f"{type(op).__name__} is {other.__name__}", lambda: setattr(node, "ops", [other()])
-        case ast.BoolOp(op=op):
-            other = ast.Or if isinstance(op, ast.And) else ast.And
-            yield node, f"{type(op).__name__} is {other.__name__}", lambda: setattr(node, "op", other())
-        case ast.BinOp(op=op) | ast.AugAssign(op=op) if type(op) in _BINARY:
-            other = _BINARY[type(op)]
-            yield node, f"{type(op).__name__} is {other.__name__}", lambda: setattr(node, "op", other())
+        case ast.Compare(ops=[op]) if type(op) in _OPERATORS:
+            yield _changed(node, "ops", [_OPERATORS[type(op)]()], op)
+        case ast.BoolOp(op=op) | ast.BinOp(op=op) | ast.AugAssign(op=op) if type(op) in _OPERATORS:
+            yield _changed(node, "op", _OPERATORS[type(op)](), op)
         case ast.Constant(value=bool() as value):
-            yield node, f"{value} is {not value}", lambda: setattr(node, "value", not value)
+            yield node, f"{value} is {not value}", partial(setattr, node, "value", not value)
         case ast.Constant(value=int() as value):
-            yield node, f"{value} is {value + 1}", lambda: setattr(node, "value", value + 1)
-        case ast.UnaryOp(op=ast.Not()):
-            yield (
-                node,
-                "not is lost",
-                lambda: (
-                    setattr(node, "op", ast.UAdd())
-                    or setattr(node, "operand", ast.Call(ast.Name("bool", ast.Load()), [node.operand], []))
-                ),
-            )
+            yield node, f"{value} is {value + 1}", partial(setattr, node, "value", value + 1)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            is_true = ast.UnaryOp(ast.Not(), operand)
+            yield node, "not is lost", partial(setattr, node, "operand", is_true)
 
 
-def _of_block(node: ast.AST) -> Iterator[tuple]:  # type: ignore[type-arg]
+def _changed(node: ast.stmt | ast.expr, field: str, value: object, op: ast.AST) -> Change:
+    other = value[0] if isinstance(value, list) else value
+    return node, f"{type(op).__name__} is {type(other).__name__}", partial(setattr, node, field, value)
+
+
+def _of_block(node: ast.AST) -> Iterator[Change]:
     for name in ("body", "orelse", "finalbody"):
         block = getattr(node, name, None)
-        if not isinstance(block, list):
-            continue
-        for place, statement in enumerate(block):
+        for place, statement in enumerate(block if isinstance(block, list) else []):
             is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
             if isinstance(statement, ast.Expr | ast.AugAssign | ast.Raise) and not is_text:
-                yield statement, f"without {ast.unparse(statement)[:60]}", _without(block, place)
-
-
-def _without(block: list[ast.stmt], place: int) -> object:
-    return lambda: block.__setitem__(place, ast.Pass())
+                assert isinstance(block, list)
+                without = f"without {ast.unparse(statement)[:60]}"
+                yield statement, without, partial(block.__setitem__, place, ast.Pass())
 
 
 def is_killed(mutant: Mutant, copy: Path) -> bool:
