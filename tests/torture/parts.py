@@ -7,8 +7,10 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from eventlog.store.store import Durability
+from tests import test_delivery_kills
 from tests.torture import cancelling, endurance, fulldisk, ioerrors, model, powercut, schedules
 from tests.torture.forker import forker
 from tests.torture.tally import Tally
@@ -38,6 +40,21 @@ async def kill_points(tally: Tally, work: Path, count: int | None, appends: int 
     await powercut.cut(recording, tally, work / "left", count, fates=("kept",))
 
 
+async def random_kills(tally: Tally, work: Path, count: int | None) -> None:
+    """A server with hooks and extensions is killed at random moments, again and again, and judged at the end."""
+    lanes = min(test_delivery_kills.LANES, count or 1)
+    with patch.object(test_delivery_kills, "KILLS", count):
+        folders = [work / f"server{number}" for number in range(lanes)]
+        runs = [test_delivery_kills.kill_often(folder, tally.seed + n) for n, folder in enumerate(folders)]
+        for run in await asyncio.gather(*runs, return_exceptions=True):
+            if isinstance(run, BaseException):
+                tally.breach(f"{type(run).__name__}: {run}")
+            else:
+                tally.tried["kills"] += (count or 0) // lanes
+                tally.seen.update({f"fell {phase}": number for phase, number in run.phases.items()})
+                tally.seen["deliveries"] += run.calls
+
+
 async def io_errors(tally: Tally, work: Path, count: int | None) -> None:
     """The n-th call fails, once and for ever."""
     with forker("tests.torture.ioerrors") as forks:
@@ -60,6 +77,7 @@ async def machines(tally: Tally, work: Path, count: int | None) -> None:
 
 
 PARTS: dict[str, Part] = {
+    "kills": Part(random_kills, 10_000),
     "power-cut": Part(power_cut, 100_000, injects=True),
     "kill-points": Part(kill_points, None, injects=True),
     "io-errors": Part(io_errors, None, injects=True),
