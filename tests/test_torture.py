@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.log_kit import NO_INJECTION, can_inject
-from tests.torture import cancelling, endurance, fulldisk, model, parts, powercut, schedules
+from tests.torture import cancelling, endurance, fulldisk, model, parts, powercut, removing, schedules
 from tests.torture.disk import Disk
 from tests.torture.strace import Op
 from tests.torture.tally import Tally
@@ -126,3 +126,11 @@ async def test_nothing_grows_while_sessions_come_and_go(memory: Path) -> None:
     tally = Tally("long", SEED)
     await endurance.endure(tally, memory, 20_000)
     tally.assert_held()
+
+
+async def test_what_pruning_and_forgetting_leave_is_whole_while_appends_go_on(memory: Path) -> None:
+    """Sessions end, are removed, and are appended to again: no index twice, and the check finds nothing."""
+    tally = Tally("removing", SEED)
+    await removing.remove_and_append(tally, memory, 12)
+    tally.assert_held()
+    assert tally.seen["events pruned"] > 0

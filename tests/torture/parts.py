@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 from eventlog.store.store import Durability
 from tests import test_delivery_kills
-from tests.torture import cancelling, endurance, fulldisk, ioerrors, model, powercut, schedules
+from tests.torture import cancelling, endurance, fulldisk, ioerrors, model, powercut, removing, schedules
 from tests.torture.forker import forker
 from tests.torture.tally import Tally
 
@@ -85,6 +85,7 @@ PARTS: dict[str, Part] = {
     "threads": Part(threads, 20_000),
     "cancel": Part(cancelling.cancel_everywhere, 20_000),
     "model": Part(machines, 5_000),
+    "removing": Part(removing.remove_and_append, 2_000),
     "full-disk": Part(fulldisk.fill_up, 50),
     "long": Part(endurance.endure, 1_000_000),
 }
