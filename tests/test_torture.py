@@ -122,7 +122,7 @@ async def test_a_disk_that_is_full_again_and_again_loses_nothing_and_is_used_whe
 
 
 async def test_nothing_grows_while_sessions_come_and_go(memory: Path) -> None:
-    """Memory, descriptors, the WAL: with tails, pruning and backups beside the appends. How long it takes is no test."""
+    """Memory, descriptors, the WAL: with tails, pruning and backups beside the appends. Time is no test."""
     tally = Tally("long", SEED)
     await endurance.endure(tally, memory, 20_000, timed=False)
     tally.assert_held()
