@@ -58,8 +58,8 @@ format: $(VENV)/installed-dev ## format the code and repair what ruff can repair
 	$(python) -m ruff check --fix --exit-zero
 	$(python) -m ruff format
 
-bench: $(VENV)/installed ## measure appending against plain sqlite3 and plain aiosqlite, as ratios
-	@$(call timed,$(python) -m benchmarks.append $(ARGS))
+bench: $(VENV)/installed-bench ## measure everything against plain sqlite3, plain aiosqlite and the peers, as ratios
+	@$(call timed,$(python) -m benchmarks $(ARGS))
 
 torture: $(VENV)/installed-test ## try for hours to make the log lose something: kills, power cuts, failing disks, schedules
 	@if ! command -v strace >/dev/null; then \

@@ -49,6 +49,7 @@ SECTIONS = {
         "prune": Entry("care:prune", "remove old finished sessions, and streamed pieces"),
         "forget": Entry("care:forget", "erase what was said in sessions, on the disk too"),
         "vacuum": Entry("care:vacuum", "write the file anew, as small as it can be"),
+        "bench": Entry("bench:bench", "how quick the log is on this machine"),
     },
 }
 

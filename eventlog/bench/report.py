@@ -1,8 +1,7 @@
-"""From the measurements of several rounds to figures, and to a table and JSON of them."""
+"""From what was measured in several rounds to figures, a table and JSON."""
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import sqlite3
@@ -12,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal, TypeAlias
 
-Unit: TypeAlias = Literal["events/s", "us", "ms", "share"]
+Unit: TypeAlias = Literal["events/s", "us", "ms", "MiB", "share", "ratio"]
 Samples: TypeAlias = dict[str, list[float]]
 """What was measured, by its name; a value for each round."""
 
@@ -50,7 +49,7 @@ class Spread:
         return f"{self.median:,.{digits}f} ({self.min:,.{digits}f}..{self.max:,.{digits}f})"
 
 
-_DIGITS: dict[Unit, int] = {"events/s": 0, "us": 0, "ms": 1, "share": 2}
+_DIGITS: dict[Unit, int] = {"events/s": 0, "us": 0, "ms": 1, "MiB": 1, "share": 3, "ratio": 2}
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -59,37 +58,71 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
 
 
-def table(figures: Sequence[Figure], samples: Samples) -> str:
-    """The figures that were measured, in columns, each with its meaning below."""
-    lines = [_row("", "measured, median (min..max)", "ratio", "target")]
-    for figure in figures:
-        if figure.of in samples:
-            spread, ratio = _spreads(figure, samples)
-            measured = f"{spread.shown(_DIGITS[figure.unit])} {figure.unit}"
+@dataclass(frozen=True)
+class Measured:
+    """A subject, and what was measured of it."""
+
+    name: str
+    about: str
+    figures: tuple[Figure, ...]
+    samples: Samples
+
+
+def heading() -> str:
+    """What was measured on, in a line."""
+    found = machine()
+    return f"{found['cores']} cores of {found['processor']}, Python {found['python']}, SQLite {found['sqlite']}"
+
+
+def table(measured: Measured) -> str:
+    """The figures of a subject in columns, each with its meaning below."""
+    lines = [_row(measured.name, "measured, median (min..max)", "ratio", "target")]
+    for figure in measured.figures:
+        if figure.of in measured.samples:
+            spread, ratio = _spreads(figure, measured.samples)
+            shown = f"{spread.shown(_DIGITS[figure.unit])} {figure.unit}"
             held = "" if ratio is None else f"{ratio.shown(2)} {figure.against}"
-            lines += ["", _row(figure.of, measured, held, _target(figure)), f"    {figure.means}"]
+            lines += ["", _row(figure.of, shown, held, _target(figure)), f"    {figure.means}"]
     return "\n".join(lines)
 
 
-def as_json(figures: Sequence[Figure], samples: Samples, settings: dict[str, Any]) -> str:
-    """The same and the machine, with the values of every round."""
-    shown = []
-    for figure in figures:
-        if figure.of in samples:
-            spread, ratio = _spreads(figure, samples)
-            shown.append(
-                {
-                    "name": figure.of,
-                    "means": figure.means,
-                    "unit": figure.unit,
-                    "rounds": samples[figure.of],
-                    **_as_dict(spread),
-                    "against": figure.against,
-                    "ratio": None if ratio is None else _as_dict(ratio),
-                    "target": _target(figure) or None,
-                }
-            )
-    return json.dumps({"machine": machine(), "settings": settings, "figures": shown}, indent=2)
+def markdown(measured: Measured) -> str:
+    """The same as rows of a table in Markdown, as docs/performance.md has them."""
+    lines = ["| figure | measured | ratio | target |", "|---|---|---|---|"]
+    for figure in measured.figures:
+        if figure.of in measured.samples:
+            spread, ratio = _spreads(figure, measured.samples)
+            shown = f"{spread.shown(_DIGITS[figure.unit])} {figure.unit}"
+            held = "" if ratio is None else f"{ratio.shown(2)} {figure.against}"
+            lines.append(f"| {figure.of} | {shown} | {held} | {_target(figure)} |")
+    return "\n".join(lines)
+
+
+def document(all_measured: Sequence[Measured], settings: dict[str, Any]) -> dict[str, Any]:
+    """All of it and the machine as plain JSON, with the values of every round."""
+    subjects = [
+        {"name": each.name, "about": each.about, "figures": [_figure(figure, each.samples) for figure in _shown(each)]}
+        for each in all_measured
+    ]
+    return {"machine": machine(), "settings": settings, "subjects": subjects}
+
+
+def _shown(measured: Measured) -> list[Figure]:
+    return [figure for figure in measured.figures if figure.of in measured.samples]
+
+
+def _figure(figure: Figure, samples: Samples) -> dict[str, Any]:
+    spread, ratio = _spreads(figure, samples)
+    return {
+        "name": figure.of,
+        "means": figure.means,
+        "unit": figure.unit,
+        "rounds": samples[figure.of],
+        **_as_dict(spread),
+        "against": figure.against,
+        "ratio": None if ratio is None else _as_dict(ratio),
+        "target": _target(figure) or None,
+    }
 
 
 def machine() -> dict[str, Any]:
@@ -130,4 +163,4 @@ def _as_dict(spread: Spread) -> dict[str, float]:
 
 
 def _row(name: str, measured: str, ratio: str, target: str) -> str:
-    return f"{name:34}{measured:46}{ratio:34}{target}".rstrip()
+    return f"{name:26}  {measured:44}  {ratio:34}  {target}".rstrip()

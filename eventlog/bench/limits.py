@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 import aiosqlite
 
-from benchmarks.workload import SESSIONS, TURN_ID, TYPE, Durability, as_json, payload, session_ids
+from eventlog.bench.workload import SESSIONS, TURN_ID, TYPE, Durability, as_json, payload, session_ids
 
 GROUP_ROWS = 256
 AT = "2026-01-12T09:00:00.375125Z"
