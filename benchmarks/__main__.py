@@ -13,9 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import plots
+from benchmarks.backup import BACKUP
 from benchmarks.delay import DELAY
 from benchmarks.flat import FLAT, LARGE_SHARE
 from benchmarks.memory import MEMORY
+from benchmarks.opening import OPENING
 from benchmarks.peers.subject import PEERS
 from benchmarks.reading import READING
 from benchmarks.scale import SCALE
@@ -25,7 +27,20 @@ from benchmarks.tails import TAILS
 from eventlog.bench import QUICK_SHARE, SUBJECTS, Subject, document, heading, measure, table
 from eventlog.bench.report import markdown
 
-ALL: tuple[Subject, ...] = (*SUBJECTS, PEERS, READING, TAILS, DELAY, SLOW_DISK, SCALE, START, MEMORY, FLAT)
+ALL: tuple[Subject, ...] = (
+    *SUBJECTS,
+    PEERS,
+    READING,
+    TAILS,
+    DELAY,
+    BACKUP,
+    SLOW_DISK,
+    SCALE,
+    START,
+    OPENING,
+    MEMORY,
+    FLAT,
+)
 
 
 async def run(arguments: argparse.Namespace) -> None:

@@ -1,27 +1,24 @@
-"""Measures what a backup costs those who append meanwhile.
+"""What a backup costs those who append meanwhile.
 
-`python -m benchmarks.backup [--rounds 5] [--events 100000] [--json FILE] [--dir DIR]`. A log is filled; then tasks
-await append after append, for a while with nothing beside them and then for as long as one backup takes, copying and
-proving. So what slows the machine down slows both, and what counts is the ratio of a round.
+A log is filled; then tasks await append after append, for a while with nothing beside them and then for as long as one
+backup takes, copying and proving. So what slows the machine down slows both, and what counts is the ratio of a round.
+Not measured: a backup to another disk.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import sys
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from itertools import cycle
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from benchmarks.report import Figure, Samples, as_json, machine, percentile, table
-from benchmarks.workload import TYPE, payload
 from eventlog import EventLog, NewEvent, Session
+from eventlog.bench import Figure, Run, Subject
+from eventlog.bench.report import percentile
+from eventlog.bench.workload import TYPE, payload
 
-QUICK_ROUNDS, QUICK_EVENTS = 1, 10_000
+EVENTS = 100_000
 BATCH = 1_000
 SESSIONS = 100
 ALONE_S = 2.0
@@ -70,52 +67,29 @@ async def latencies_s(sessions: Sequence[Session], tasks: int, goes_on: Callable
     return took_s
 
 
-async def measure(log: EventLog, sessions: Sequence[Session], folder: Path, samples: Samples) -> None:
+async def measure(run: Run) -> None:
     """One round."""
-    for tasks in TASKS:
-        who = "one task" if tasks == 1 else f"{tasks} tasks"
-        until = time.perf_counter() + ALONE_S
-        alone_s = await latencies_s(sessions, tasks, lambda until=until: time.perf_counter() < until)  # type: ignore[misc]
-        target, begun = folder / "backup.db", time.perf_counter()
-        backing_up = asyncio.ensure_future(log.backup(target))
-        beside_s = await latencies_s(sessions, tasks, lambda task=backing_up: not task.done())  # type: ignore[misc]
-        await backing_up
-        samples["a backup"].append((time.perf_counter() - begun) * 1e3)
-        target.unlink()
-        for percent in (50, 99):
-            samples[f"{who}, p{percent}"].append(percentile(alone_s, percent) * 1e6)
-            samples[f"{who}, p{percent}, backup"].append(percentile(beside_s, percent) * 1e6)
+    with run.a_folder() as folder:
+        async with EventLog(folder / "agent.db") as log:
+            sessions = await filled(log, run.scaled(EVENTS, BATCH))
+            for tasks in TASKS:
+                await _measure_beside(run, log, sessions, tasks, folder / "backup.db")
 
 
-async def run(arguments: argparse.Namespace) -> None:
-    """Measure in a folder that is gone afterwards, and tell."""
-    rounds, events = (QUICK_ROUNDS, QUICK_EVENTS) if arguments.quick else (arguments.rounds, arguments.events)
-    samples: Samples = defaultdict(list)
-    with TemporaryDirectory(prefix="eventlog-bench-", dir=arguments.dir) as name:
-        async with EventLog(Path(name) / "agent.db") as log:
-            sessions = await filled(log, events)
-            for number in range(1, rounds + 1):
-                print(f"round {number} of {rounds}", file=sys.stderr)
-                await measure(log, sessions, Path(name), samples)
-    found = machine()
-    print(f"a log of {events:,} events; {found['cores']} cores, Python {found['python']}\n")
-    print(table(FIGURES, samples))
-    if arguments.json is not None:
-        arguments.json.write_text(as_json(FIGURES, samples, {"rounds": rounds, "events": events}))
+async def _measure_beside(run: Run, log: EventLog, sessions: Sequence[Session], tasks: int, target: Path) -> None:
+    until_s = time.perf_counter() + max(0.1, ALONE_S * min(1.0, run.share))
+    alone_s = await latencies_s(sessions, tasks, lambda: time.perf_counter() < until_s)
+    began_s = time.perf_counter()
+    backing_up = asyncio.ensure_future(log.backup(target))
+    beside_s = await latencies_s(sessions, tasks, lambda: not backing_up.done())
+    await backing_up
+    if tasks == TASKS[-1]:
+        run.note("a backup", (time.perf_counter() - began_s) * 1e3)
+    target.unlink()
+    who = "one task" if tasks == 1 else f"{tasks} tasks"
+    for percent in (50, 99):
+        run.note(f"{who}, p{percent}", percentile(alone_s, percent) * 1e6)
+        run.note(f"{who}, p{percent}, backup", percentile(beside_s, percent) * 1e6)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.backup", description="Measures appends during a backup."
-    )
-    parser.add_argument("--rounds", type=int, default=5, help="how often everything is measured (default: 5)")
-    parser.add_argument("--events", type=int, default=100_000, help="in the log at first (default: 100000)")
-    parser.add_argument("--quick", action="store_true", help="one short round, to see that it runs")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all of it to FILE")
-    parser.add_argument("--dir", type=Path, default=Path(), help="on the disk to measure (default: the current folder)")
-    asyncio.run(run(parser.parse_args(arguments)))
-
-
-if __name__ == "__main__":
-    main()
+BACKUP = Subject("backup", __doc__, FIGURES, measure)

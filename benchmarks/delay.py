@@ -72,7 +72,7 @@ async def measure(run: Run) -> None:
     async with AsyncExitStack() as stack:
         logs: dict[str, Appender] = {}
         for name, types in (("no hooks", ()), ("slow", (OWN_TYPE,)), ("slow, all shown", (OWN_TYPE, TYPE))):
-            appender = logs[name] = await stack.enter_async_context(warm(run.folder))
+            appender = logs[name] = await stack.enter_async_context(warm(run))
             if types:
                 await stack.enter_async_context(slowed(appender, types))
         order = list(logs.items())

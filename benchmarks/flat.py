@@ -49,10 +49,10 @@ async def measure(run: Run) -> None:
     """One round."""
     part = run.scaled(EVENTS, 1_000) // PARTS
     run.note("R", append_rate(run.folder, part, "full"))
-    async with opened(run.folder) as appender:
+    async with opened(run.folder, sessions=run.sessions) as appender:
         run.note(KEYS_FRESH, part / await seconds(lambda: appender.many_with_keys(part)))
     with run.a_folder() as folder:
-        async with opened(folder) as appender:
+        async with opened(folder, sessions=run.sessions) as appender:
             path, before = appender.log.path, written_bytes()
             await appender.many(part)
             run.note(FRESH, part / await seconds(lambda: appender.many(part)))

@@ -60,7 +60,7 @@ async def in_the_child(folder: Path, events: int) -> tuple[float, float]:
         if context.session.id.endswith("00"):
             await done.wait()
 
-    async with warm(folder) as appender:
+    async with warm(Run(folder)) as appender:
         runtime = Runtime(appender.log)
         for name, handler in (("returns", returns), ("waits", waits)):
             runtime.add_hook(name, define_hook(events={TYPE: handler}))

@@ -1,12 +1,12 @@
-"""How long it takes to open a log, until the first append has returned: `python -m benchmarks.opening`.
+"""How long it takes to open a log, until the first append has returned, and what a runtime then takes to start.
 
 A file with nothing in it, one with a million events that was closed in order, and one whose owner was killed with a
-write-ahead log of 64 MiB. The file of a million events is made once, and kept in the folder for the next run.
+write-ahead log of 64 MiB. The files are made in the first round. Not measured: a disk that has nothing of them in its
+cache.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gc
 import os
@@ -14,31 +14,25 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
-from typing import TypeAlias
 
-from benchmarks.report import Figure, Samples, as_json, table
-from benchmarks.workload import TURN_ID, TYPE, payload, session_ids
+from benchmarks.children import CHECKOUT
 from eventlog import EventLog, NewEvent, Runtime, Session
+from eventlog.bench import Figure, Run, Subject
+from eventlog.bench.workload import TURN_ID, TYPE, payload, session_ids
 
 EVENTS = 1_000_000
 BATCH = 100
 AT_ONCE = 8
 WAL_BYTES = 64 * 1024 * 1024
-ROUNDS = 9
 
 EMPTY, LARGE, KILLED = "nothing in it", "a million events, closed", "killed, 64 MiB of WAL"
 START_EMPTY, START_LARGE, START_KILLED = (f"{name}: a start" for name in (EMPTY, LARGE, KILLED))
 
-Opening: TypeAlias = Callable[[Path], Path]
-"""Makes the files of a log in a new folder, and names its database."""
 
-
-def figures() -> Sequence[Figure]:
-    """What is measured, and the targets."""
+def _figures() -> tuple[Figure, ...]:
     opened = "from the call of open until the first append has returned"
     started = "what a Runtime without hooks takes to start after that; it looks for what is unfinished"
     return (
@@ -54,6 +48,8 @@ def figures() -> Sequence[Figure]:
         ),
     )
 
+
+FIGURES = _figures()
 
 # ------------------------------------------------------------------------------------------------------- what is opened
 
@@ -75,22 +71,24 @@ async def grow(sessions: list[Session], number: int) -> None:
     await asyncio.gather(*[session.append_many(batch) for session in turns])
 
 
-async def grow_wal_and_die(path: Path) -> None:
+async def grow_wal_and_die(path: Path, wal_bytes: int) -> None:
     """Append until the WAL has 64 MiB, without a checkpoint, as during a backup; then be killed."""
     async with EventLog(path) as log:
         sessions = [await log.session(id) for id in session_ids()]
         log.store.writer.checkpoints_suspended += 1
         wal = path.with_name(f"{path.name}-wal")
         number = 0
-        while wal.stat().st_size < WAL_BYTES:
+        while wal.stat().st_size < wal_bytes:
             await grow(sessions, number)
             number += AT_ONCE
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def kill_one(path: Path) -> None:
+def kill_one(path: Path, wal_bytes: int) -> None:
     """Let a process grow the WAL of a log, and die."""
-    done = subprocess.run([sys.executable, "-m", "benchmarks.opening", "--die", str(path)], check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.opening", str(path), str(wal_bytes)], check=False, cwd=CHECKOUT
+    )
     if done.returncode != -signal.SIGKILL:
         raise SystemExit(f"the process that was to be killed ended with {done.returncode}")
 
@@ -107,7 +105,7 @@ def copy_of(folder: Path, into: Path) -> Path:
 # ----------------------------------------------------------------------------------------------------- and is measured
 
 
-async def measure(path: Path) -> tuple[float, float]:
+async def until_appended(path: Path) -> tuple[float, float]:
     """Milliseconds until the first append has returned, and those that a runtime then takes to start."""
     gc.collect()
     began_s = perf_counter()
@@ -120,50 +118,32 @@ async def measure(path: Path) -> tuple[float, float]:
     return 1_000 * opened_s, 1_000 * started_s
 
 
-async def rounds(folder: Path, count: int, events: int) -> Samples:
-    """Every opening in every round; what an opening changes is opened in a fresh copy."""
+async def measure(run: Run) -> None:
+    """One round: every opening; what an opening changes is opened in a fresh copy."""
+    folder = run.folder / "opening"
     bases = {name: folder / name.split(",")[0].replace(" ", "-") for name in (EMPTY, LARGE, KILLED)}
-    if not bases[EMPTY].exists():
-        bases[EMPTY].mkdir()
-        async with EventLog(bases[EMPTY] / "log.db") as log:
-            _ = await log.start_session("ses_0000")
-    if not bases[LARGE].exists():
-        print(f"making a log of {events:,} events", file=sys.stderr)
-        bases[LARGE].mkdir()
-        await make(bases[LARGE] / "log.db", events)
-    if not bases[KILLED].exists():
-        bases[KILLED].mkdir()
-        await make(bases[KILLED] / "log.db", 100_000)
-        await asyncio.to_thread(kill_one, bases[KILLED] / "log.db")
-    samples: Samples = {figure.of: [] for figure in figures()}
-    for _ in range(count):
-        for name, base in bases.items():
-            with TemporaryDirectory(dir=folder) as inside:
-                path = base / "log.db" if name == LARGE else copy_of(base, Path(inside) / "copy")
-                opened_ms, started_ms = await measure(path)
-            samples[name].append(opened_ms)
-            samples[f"{name}: a start"].append(started_ms)
-    return samples
+    if not folder.exists():
+        await _make_all(run, bases)
+    for name, base in bases.items():
+        with TemporaryDirectory(dir=folder) as inside:
+            path = base / "log.db" if name == LARGE else copy_of(base, Path(inside) / "copy")
+            opened_ms, started_ms = await until_appended(path)
+        run.note(name, opened_ms)
+        run.note(f"{name}: a start", started_ms)
 
 
-def main() -> None:
-    """Read the options, measure, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--events", type=int, default=EVENTS, help="of the large log")
-    parser.add_argument("--dir", type=Path, default=Path(".opening"), help="where the logs are made and kept")
-    parser.add_argument("--json", type=Path, help="write the figures of every round to this file")
-    parser.add_argument("--die", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.die is not None:
-        asyncio.run(grow_wal_and_die(options.die))
-    options.dir.mkdir(exist_ok=True)
-    samples = asyncio.run(rounds(options.dir, options.rounds, options.events))
-    print(table(figures(), samples))
-    if options.json is not None:
-        settings = {"rounds": options.rounds, "events": options.events}
-        options.json.write_text(as_json(figures(), samples, settings) + "\n")
+async def _make_all(run: Run, bases: dict[str, Path]) -> None:
+    for base in bases.values():
+        base.mkdir(parents=True)
+    async with EventLog(bases[EMPTY] / "log.db") as log:
+        _ = await log.start_session("ses_0000")
+    await make(bases[LARGE] / "log.db", run.scaled(EVENTS, 1_000))
+    await make(bases[KILLED] / "log.db", run.scaled(EVENTS // 10, 1_000))
+    wal_bytes = run.scaled(WAL_BYTES) if run.share < 1 else WAL_BYTES
+    await asyncio.to_thread(kill_one, bases[KILLED] / "log.db", wal_bytes)
 
+
+OPENING = Subject("opening", __doc__, FIGURES, measure)
 
 if __name__ == "__main__":
-    main()
+    asyncio.run(grow_wal_and_die(Path(sys.argv[1]), int(sys.argv[2])))

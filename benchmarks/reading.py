@@ -58,14 +58,14 @@ async def filled(log: EventLog, id: str, events: int) -> None:
         await session.append_many(batch)
 
 
-async def fill_in_turn(log: EventLog, events: int) -> None:
+async def fill_in_turn(log: EventLog, events: int, count: int) -> None:
     """Many sessions, each event in another one than that before: the worst order for reading one of them."""
-    sessions = await asyncio.gather(*[log.start_session(id) for id in session_ids()])
+    sessions = await asyncio.gather(*[log.start_session(id) for id in session_ids(count)])
     rounds = iter(range(events))
 
     async def produce() -> None:
         for number in rounds:
-            await sessions[number % SESSIONS].append(TYPE, payload(), turn_id=TURN_ID)
+            await sessions[number % count].append(TYPE, payload(), turn_id=TURN_ID)
 
     await asyncio.gather(*[produce() for _ in range(256)])
 
@@ -75,7 +75,7 @@ async def measure(run: Run) -> None:
     with run.a_folder() as folder:
         path = folder / "log.db"
         async with EventLog(path) as log:
-            await fill_in_turn(log, run.scaled(LOG_EVENTS, SESSIONS))
+            await fill_in_turn(log, run.scaled(LOG_EVENTS, SESSIONS), run.sessions)
             await filled(log, "short", SHORT_SESSION)
             await filled(log, "long", run.scaled(LONG_SESSION, SHORT_SESSION))
         async with EventLog(path) as log:  # closing brought everything into the session index

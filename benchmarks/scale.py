@@ -16,7 +16,7 @@ from eventlog.bench.durable import CAPACITY, SETTLED_WITHIN_S, write_extension
 from eventlog.bench.durable import handlers as durable_handlers
 from eventlog.bench.measuring import seconds, warm
 from eventlog.bench.observe import Counting
-from eventlog.bench.workload import SESSIONS, TYPE, Appender
+from eventlog.bench.workload import TYPE, Appender
 
 EVENTS, DELIVERED = 20_000, 5_000
 MANY_SESSIONS, MANY_HOOKS, MANY_EXTENSIONS = 10_000, 1_000, 100
@@ -36,7 +36,7 @@ FIGURES = (
 
 async def measure(run: Run) -> None:
     """One round."""
-    for name, sessions in ((FEW_SESSIONS, SESSIONS), ("10,000 sessions", run.scaled(MANY_SESSIONS))):
+    for name, sessions in ((FEW_SESSIONS, run.sessions), ("10,000 sessions", run.scaled(MANY_SESSIONS))):
         run.note(name, await _appended(run, sessions))
     for name, hooks in ((ONE_HOOK, 1), ("1,000 hooks", run.scaled(MANY_HOOKS))):
         run.note(name, await _observed(run, hooks))
@@ -46,7 +46,7 @@ async def measure(run: Run) -> None:
 
 async def _appended(run: Run, sessions: int) -> float:
     events = run.scaled(EVENTS)
-    async with warm(run.folder, sessions=sessions) as appender:
+    async with warm(run, sessions=sessions) as appender:
         return events / await seconds(lambda: appender.many(events))
 
 
@@ -60,7 +60,7 @@ async def _observed(run: Run, hooks: int) -> float:
         await appender.many(events)
         await matching.reached()
 
-    async with warm(run.folder) as appender:
+    async with warm(run) as appender:
         runtime = Runtime(appender.log)
         runtime.add_hook("matching", define_hook(events={TYPE: matching}))
         for number in range(hooks - 1):
@@ -73,7 +73,7 @@ async def _observed(run: Run, hooks: int) -> float:
 async def _delivered(run: Run, extensions: int) -> float:
     events = run.scaled(DELIVERED)
 
-    async with warm(run.folder, turns=True) as appender, _serving(run, appender, extensions) as runtime:
+    async with warm(run, turns=True) as appender, _serving(run, appender, extensions) as runtime:
 
         async def append_and_wait() -> None:
             await appender.many(events)

@@ -30,7 +30,7 @@ async def test_a_benchmark_gives_every_figure(subject: Subject, tmp_path: Path) 
         assert math.isfinite(value), figure.of
         assert value > 0 or figure.of in MAY_BE_BELOW_ZERO, figure.of
         assert figure.against is None or figure.against in made.samples
-    assert list(tmp_path.iterdir()) == []
+    assert {path.name for path in tmp_path.iterdir()} <= {"opening"}  # which keeps its files for the next round
 
 
 def expected(subject: Subject) -> list[Figure]:
@@ -112,10 +112,8 @@ async def test_every_round_measures_each_subject_once(tmp_path: Path) -> None:
     assert [each.samples["ours"] for each in found] == [[5, 5], [5]]
 
 
-def test_the_command_prints_a_table_or_json(tmp_path: Path) -> None:
-    words = ("bench", "--quick", "--only", "observe", "--on", str(tmp_path))
-    assert "append to 6 hooks" in good(*words).stdout
-    found = json.loads(good(*words, "--json").stdout)
+def test_the_command_measures_what_it_is_asked_for(tmp_path: Path) -> None:
+    found = json.loads(good("bench", "--quick", "--only", "observe", "--on", str(tmp_path), "--json").stdout)
     assert [each["name"] for each in found["subjects"]] == ["observe"]
     assert found["settings"] == {"rounds": 1, "share": 0.1}
 

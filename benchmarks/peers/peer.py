@@ -34,4 +34,7 @@ class Peer:
     @property
     def is_installed(self) -> bool:
         """Whether it can be measured here; `pip install -e '.[bench]'` installs all of them."""
-        return find_spec(self.module) is not None
+        try:
+            return find_spec(self.module) is not None
+        except ModuleNotFoundError:  # of the package that it is in
+            return False

@@ -51,9 +51,9 @@ async def measure(run: Run) -> None:
     """One round."""
     events = run.scaled(EVENTS)
     run.note(R, append_rate(run.folder, events, "full"))
-    async with warm(run.folder) as appender:
+    async with warm(run) as appender:
         run.note(f"{OURS}: 256 tasks", events / await seconds(lambda: appender.many(events)))
-        ours_s, bare_s = await beside_bare_inserts(run.folder, lambda: seconds(appender.one), run.scaled(5))
+        ours_s, bare_s = await beside_bare_inserts(run, lambda: seconds(appender.one), 5)
     run.note(f"{OURS}: one, p50", percentile(ours_s, 50) * 1e6)
     run.note(H, percentile(bare_s, 50) * 1e6)
     run.note(f"{OURS}: delivered", await _ours_delivered(run, run.scaled(10 * DELIVERED)))
@@ -65,7 +65,7 @@ async def measure(run: Run) -> None:
 
 
 async def _ours_delivered(run: Run, events: int) -> float:
-    async with warm(run.folder, turns=True) as appender, delivered(run, appender, lambda event: None) as runtime:
+    async with warm(run, turns=True) as appender, delivered(run, appender, lambda event: None) as runtime:
 
         async def append_and_wait() -> None:
             await appender.many(events)

@@ -53,13 +53,13 @@ async def _many(run: Run, durability: Durability) -> None:
     limit, ours = LIMITS[durability]
     events = run.scaled(EVENTS)
     run.note(limit, append_rate(run.folder, events, durability))
-    async with warm(run.folder, durability) as appender:
+    async with warm(run, durability) as appender:
         run.note(ours, events / await seconds(lambda: appender.many(events)))
 
 
 async def _one_at_a_time(run: Run) -> None:
-    async with warm(run.folder) as appender:
-        ours_s, bare_s = await beside_bare_inserts(run.folder, lambda: seconds(appender.one), run.scaled(10))
+    async with warm(run) as appender:
+        ours_s, bare_s = await beside_bare_inserts(run, lambda: seconds(appender.one), 10)
     run.note_percentiles("one append", ours_s, 1e6)
     run.note_percentiles("H", bare_s, 1e6)
 
@@ -67,7 +67,7 @@ async def _one_at_a_time(run: Run) -> None:
 async def _saturated(run: Run, slice_ms: int) -> None:
     """On a loop that always has a slice of work to do."""
     took_s = list[float]()
-    async with warm(run.folder) as appender:
+    async with warm(run) as appender:
         until_s = perf_counter() + max(0.1, run.share)
 
         async def produce() -> None:
@@ -81,7 +81,7 @@ async def _saturated(run: Run, slice_ms: int) -> None:
 async def _busy(run: Run) -> None:
     """On a loop that is busy for four milliseconds of five."""
     work, events = OwnWork(0.001, slices=4), run.scaled(EVENTS // 5)
-    async with warm(run.folder) as appender:
+    async with warm(run) as appender:
         share_alone, _ = await work.beside(lambda: asyncio.sleep(0.5 * min(1.0, 2 * run.share)))
         share, took_s = await work.beside(lambda: appender.many(events))
     run.note("busy loop", events / took_s)

@@ -19,7 +19,7 @@ from eventlog.bench.limits import append_rate
 from eventlog.bench.measuring import beside_bare_inserts, seconds, warm
 from eventlog.bench.report import Figure, percentile
 from eventlog.bench.rounds import Run, Subject
-from eventlog.bench.workload import SESSIONS, Appender
+from eventlog.bench.workload import Appender
 
 EVENTS = 20_000
 CAPACITY = 1_000_000
@@ -105,7 +105,7 @@ async def measure(run: Run) -> None:
 async def _rate(run: Run, events: int, concurrency: int) -> float:
     """Events a second, from the first append until nothing is owed any more."""
     async with (
-        warm(run.folder, turns=True) as appender,
+        warm(run, turns=True) as appender,
         delivered(run, appender, lambda event: None, concurrency) as runtime,
     ):
 
@@ -120,7 +120,7 @@ async def _rate(run: Run, events: int, concurrency: int) -> float:
 
 async def _one_conversation(run: Run) -> None:
     async with (
-        warm(run.folder, sessions=1, turns=True) as appender,
+        warm(run, sessions=1, turns=True) as appender,
         delivered(run, appender, lambda event: None) as runtime,
     ):
 
@@ -128,7 +128,7 @@ async def _one_conversation(run: Run) -> None:
             await appender.one()
             await runtime.settled(SETTLED_WITHIN_S)
 
-        ours_s, bare_s = await beside_bare_inserts(run.folder, lambda: seconds(once), run.scaled(10))
+        ours_s, bare_s = await beside_bare_inserts(run, lambda: seconds(once), 10)
     run.note("one conversation", 1 / percentile(ours_s, 50))
     run.note(H_RATE, 1 / percentile(bare_s, 50))
 
@@ -144,10 +144,10 @@ async def _one_at_a_time(run: Run) -> None:
         return took_s
 
     async with (
-        warm(run.folder, sessions=SESSIONS, turns=True) as appender,
+        warm(run, turns=True) as appender,
         delivered(run, appender, lambda event: calls.put_nowait(perf_counter())) as runtime,
     ):
-        ours_s, bare_s = await beside_bare_inserts(run.folder, once, run.scaled(10))
+        ours_s, bare_s = await beside_bare_inserts(run, once, 10)
     run.note_percentiles("to a handler", ours_s, 1e6)
     run.note_percentiles("H", bare_s, 1e6)
 

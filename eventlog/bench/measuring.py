@@ -6,11 +6,11 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from time import perf_counter
 
 from eventlog.bench.limits import bare_insert
-from eventlog.bench.workload import SESSIONS, Appender, Durability, opened
+from eventlog.bench.rounds import Run
+from eventlog.bench.workload import Appender, Durability, opened
 
 WARM_UP_EVENTS = 2_000
 BLOCK = 100
@@ -28,24 +28,25 @@ async def seconds(work: Work) -> float:
 
 @asynccontextmanager
 async def warm(
-    folder: Path, durability: Durability = "full", *, sessions: int = SESSIONS, turns: bool = False
+    run: Run, durability: Durability = "full", *, sessions: int | None = None, turns: bool = False
 ) -> AsyncIterator[Appender]:
     """A log that has some events already."""
-    async with opened(folder, durability, sessions=sessions, turns=turns) as appender:
-        await appender.many(WARM_UP_EVENTS)
+    async with opened(run.folder, durability, sessions=sessions or run.sessions, turns=turns) as appender:
+        await appender.many(min(WARM_UP_EVENTS, run.scaled(10 * WARM_UP_EVENTS)))
         gc.collect()  # of what was measured before
         yield appender
 
 
 async def beside_bare_inserts(
-    folder: Path, ours: Callable[[], Awaitable[float]], blocks: int
+    run: Run, ours: Callable[[], Awaitable[float]], blocks: int
 ) -> tuple[list[float], list[float]]:
     """Seconds that each of ours took, and each bare INSERT; blocks of 100 of them take turns."""
     ours_s, bare_s = list[float](), list[float]()
-    async with bare_insert(folder) as bare:
-        for _ in range(blocks):
-            ours_s += [await ours() for _ in range(BLOCK)]
-            bare_s += [await seconds(bare.one) for _ in range(BLOCK)]
+    block = min(BLOCK, run.scaled(10 * BLOCK))
+    async with bare_insert(run.folder) as bare:
+        for _ in range(run.scaled(blocks)):
+            ours_s += [await ours() for _ in range(block)]
+            bare_s += [await seconds(bare.one) for _ in range(block)]
     return ours_s, bare_s
 
 

@@ -86,7 +86,7 @@ async def _rate(run: Run, events: int, hooks: int) -> float:
         await appender.many(events)
         await handler.reached()
 
-    async with warm(run.folder) as appender, observed(appender, handler, hooks):
+    async with warm(run) as appender, observed(appender, handler, hooks):
         handler.expect(events * hooks)
         return events / await seconds(append_and_wait)
 
@@ -95,7 +95,7 @@ async def _catching_up(run: Run, events: int) -> float:
     """From the start of a runtime whose hook resumes until it was called with all that was recorded meanwhile."""
     handler = Counting()
 
-    async with warm(run.folder) as appender:
+    async with warm(run) as appender:
         async with observed(appender, handler, on_restart="resume"):
             pass
         await appender.many(events)
@@ -117,8 +117,8 @@ async def _one_at_a_time(run: Run) -> None:
         await appender.one()
         return await calls.get() - began_s
 
-    async with warm(run.folder) as appender, observed(appender, handler):
-        ours_s, bare_s = await beside_bare_inserts(run.folder, once, run.scaled(10))
+    async with warm(run) as appender, observed(appender, handler):
+        ours_s, bare_s = await beside_bare_inserts(run, once, 10)
     run.note_percentiles("to a handler", ours_s, 1e6)
     run.note_percentiles("H", bare_s, 1e6)
 

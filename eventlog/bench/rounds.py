@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 
 from eventlog.bench.report import Figure, Measured, Samples, percentile
+from eventlog.bench.workload import SESSIONS
 
 QUICK_SHARE = 0.1
 """How much of the work is done when all that is asked is whether it runs."""
@@ -27,6 +28,11 @@ class Run:
     def scaled(self, count: int, at_least: int = 1) -> int:
         """So much of `count` as is to be done."""
         return max(at_least, round(count * self.share))
+
+    @property
+    def sessions(self) -> int:
+        """In how many sessions the events are: 1,000, but in the smallest runs."""
+        return min(SESSIONS, self.scaled(10 * SESSIONS))
 
     def note(self, name: str, value: float) -> None:
         """Keep what was measured for a figure in this round."""
