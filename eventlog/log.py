@@ -126,6 +126,7 @@ class EventLog:
         self._remote: RemoteCommits | None = None
         self._recent: OrderedDict[str, Head] = OrderedDict()  # keeps the heads of the sessions used last
         self._loading: dict[str, asyncio.Task[Head | None]] = {}
+        self._starts: dict[str, asyncio.Event] = {}  # underway; set when they end
         self._recorded: tuple[Recorded, ...] = ()
         self._starting: tuple[Starting, ...] = ()
         self._waiters: Waiters = set()
@@ -284,22 +285,27 @@ class EventLog:
             raise SessionExists(session_id)
         items = [encoded, *(self.encode(event.type, event.data, event.turn_id, event.key) for event in more)]
         head = heads[session_id] = Head(session_id)  # from here on a second start finds it
+        ended = self._starts[session_id] = asyncio.Event()
         try:
             events = await self.submit(head, items, None, info_at_start(session_id, started))
         finally:
+            del self._starts[session_id]
+            ended.set()
             if head.key is None and heads.get(session_id) is head:
                 del heads[session_id]
                 self._recent.pop(session_id, None)
         return events[0]
 
     async def session(self, id: str) -> Session:
-        """A handle on a session; raises SessionNotFound."""
+        """A handle on a session, when its start is not underway any more; raises SessionNotFound."""
         check_id("sessionId", id)
         if self.read_only:
             found = await self.store.read(find_session, id)
             if found is None:
                 raise SessionNotFound(id)
             return Session(self, found.info, found.key, None)
+        if id in self._starts:
+            _ = await self._starts[id].wait()
         head = await self._head(id)
         info = info_now(head)
         if info is None or head.key is None:

@@ -109,8 +109,11 @@ async def test_a_start_that_found_no_room_can_be_made_again(log: EventLog, sessi
     while log.store.events.heads.get("new") is None and not starting.done():
         await asyncio.sleep(0)
     early = asyncio.ensure_future(log.append("new", "own.type", {}))
+    waiting = asyncio.ensure_future(log.session("new"))
     with pytest.raises(StorageFull):
         await starting
+    with pytest.raises(SessionNotFound):
+        await waiting
     with pytest.raises((SessionNotFound, StorageFull)):
         await early
     with pytest.raises(SessionNotFound):

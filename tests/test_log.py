@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -551,3 +552,17 @@ async def test_of_many_that_expect_one_index_one_gets_it(log: EventLog, session:
     assert indexes(winners) == [1]
     assert sum(isinstance(result, IndexConflict) for result in results) == 29
     assert await all_of(session.read(after=0)) == winners
+
+
+async def test_who_meets_a_start_that_is_underway_has_the_session_all_the_same(tmp_path: Path) -> None:
+    """Two first messages at once: each starts the session, or takes the one that the other has started."""
+    async with EventLog(tmp_path / "agent.db") as log:
+
+        async def first_message(number: int) -> Event[Any]:
+            with suppress(SessionExists):
+                _ = await log.start_session("s")
+            return await (await log.session("s")).append("own.message", {"n": number})
+
+        events = await asyncio.gather(*[first_message(number) for number in range(20)])
+        assert sorted(indexes(events)) == list(range(1, 21))
+        await whole(log)
