@@ -468,7 +468,7 @@ class EventLog:
 
     # -- reading ------------------------------------------------------------------------------------------------
 
-    async def read(
+    def read(
         self,
         after: int | None = None,
         before: int | None = None,
@@ -484,17 +484,15 @@ class EventLog:
         if project is not None:
             check_id("project", project)
         bounds = Bounds(after, before, wanted(types), 0, reverse, None if after is None else 1)
-        async for event in self._pages(bounds, project, limit):
-            yield event
+        return self._pages(bounds, project, limit)
 
-    async def _pages(self, bounds: Bounds, project: str | None, limit: int | None) -> AsyncIterator[Event[Any]]:
+    def _pages(self, bounds: Bounds, project: str | None, limit: int | None) -> AsyncIterator[Event[Any]]:
         store = self.store
 
         async def page(bounds: Bounds) -> list[Event[Any]]:
             return await store.read(store.reading.log_page, bounds, project)
 
-        async for event in pages(page, _position_of, bounds, limit):
-            yield event
+        return pages(page, _position_of, bounds, limit)  # as it is: a generator around it costs a tenth of the rate
 
     async def tail(self, after: int | None = None, types: Iterable[str] | None = None) -> AsyncIterator[Event[Any]]:
         """Events of all sessions behind a position, then live ones, without a gap or a repeat; ends with the log.
