@@ -113,7 +113,8 @@ def _mark(run: Run) -> tuple[int, int, float]:
     gc.collect()
     waits_s, run.waits_s = sorted(run.waits_s), []
     resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return resident, len(os.listdir("/proc/self/fd")), waits_s[int(len(waits_s) * 0.99)]  # noqa: PTH208
+    p99_s = waits_s[int(len(waits_s) * 0.99)] if waits_s else 0.0
+    return resident, len(os.listdir("/proc/self/fd")), p99_s  # noqa: PTH208
 
 
 def _hold_to_limits(tally: Tally, marks: list[tuple[int, int, float]], wal_bytes: int, timed: bool) -> None:
