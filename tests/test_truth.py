@@ -310,6 +310,33 @@ async def test_a_wal_that_is_cut_under_a_living_owner_is_noticed_by_its_next_app
         await whole(log)
 
 
+CUT_BEFORE_THE_FIRST = """
+async def main():
+    log = await EventLog(path).open()
+    if sys.argv[2] == "gone":
+        os.unlink(f"{path}-wal")
+    else:
+        os.truncate(f"{path}-wal", int(sys.argv[2]))
+    try:
+        say(await log.start_session("new"))
+    except EventLogError as error:
+        say(type(error).__name__, error)
+    await log.close()
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("size", ["gone", "0", "32", "40000"])
+def test_a_wal_that_a_dead_owner_left_is_watched_from_the_opening_on(
+    tmp_path: Path, killed: Original, size: str
+) -> None:
+    path = tmp_path / "agent.db"
+    lay_out(killed.files, path)
+    with child(CUT_BEFORE_THE_FIRST, path, size) as server:
+        assert line_of(server).startswith("DamagedFile")
+        assert server.wait(20) == 0
+
+
 # -------------------------------------------------------------------------------------------------- what has no event
 
 

@@ -140,6 +140,7 @@ class Store:
         synchronous = f"synchronous = {SYNCHRONOUS[self.durability]}"
         self._writing = await Database(self.path, read_only=False, pragmas=(*WRITER_PRAGMAS, synchronous)).open()
         await self._writing.unit(self._take_over)
+        self._wal_file.check()  # what a dead owner left in it counts from now on
         self._writer = Writer(
             self._writing, self._standing, self.events, self._index, self._head_file, self._wal_file, landed
         )

@@ -363,6 +363,7 @@ class Writer:
         """Bring all of the WAL into the file and cut it to nothing; False when a reader holds it."""
         self._wal_file.emptied()
         done = empty_wal(connection)
+        self._wal_file.check()  # a reader may have kept it from being made shorter
         self._checkpointed(done)
         return done.complete
 
