@@ -6,7 +6,9 @@ import asyncio
 import json
 import os
 import pty
+import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -121,24 +123,63 @@ def test_a_log_that_is_not_there_is_not_made(tmp_path: Path, words: list[str]) -
 
 def test_on_a_terminal_it_is_asked_first_and_nothing_is_done_without_a_yes(path: Path) -> None:
     before = fingerprint(path)
-    assert answered("n", "forget", "a", "--db", path) == (130, True)
-    assert answered("n", "prune", "--older-than", "0s", "--db", path) == (130, True)
+    assert answered("n", "forget", "a", "--db", path) == (1, True)
+    assert answered("n", "prune", "--older-than", "0s", "--db", path) == (1, True)
     assert fingerprint(path) == before
     assert answered("y", "forget", "a", "--db", path) == (0, True)
     assert answered("", "prune", "--deltas", "--yes", "--db", path) == (0, False)
 
 
-def answered(answer: str, *words: object) -> tuple[int, bool]:
-    """The exit code of a command on a terminal, and whether it asked."""
+@pytest.mark.parametrize("words", [["forget", "a"], ["prune", "--older-than", "0s"]], ids=["forget", "prune"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_question_at_once(path: Path, words: list[str], number: signal.Signals) -> None:
+    before = fingerprint(path)
+    assert questioned(lambda child, _: child.send_signal(number), *words, "--db", path)[0] == 130
+    assert fingerprint(path) == before
+
+
+@pytest.mark.parametrize(
+    ("typed", "code", "said"),
+    [
+        (b"\x03", 130, ""),
+        (b"\x04", 1, "nothing was removed"),
+        (b"\n", 1, "nothing was removed"),
+        (b"no\n", 1, "nothing was removed"),
+    ],
+    ids=["ctrl-c", "ctrl-d", "enter", "no"],
+)
+def test_what_is_no_yes_removes_nothing(path: Path, typed: bytes, code: int, said: str) -> None:
+    before = fingerprint(path)
+    ended, written = questioned(lambda _, ours: os.write(ours, typed), "forget", "a", "--db", path)
+    assert (ended, said in written, "unexpected" in written) == (code, True, False)
+    assert fingerprint(path) == before
+
+
+def questioned(act: Callable[[subprocess.Popen[bytes], int], object], *words: object) -> tuple[int, str]:
+    """The exit code of a command on a terminal of its own, to which something is done once it has asked."""
     ours, theirs = pty.openpty()
-    child = subprocess.Popen(command(*words), stdin=theirs, stdout=theirs, stderr=theirs, env=environment(TERM="xterm"))
+    child = subprocess.Popen(
+        ["setsid", "--ctty", *command(*words)],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment(TERM="xterm"),
+    )
     os.close(theirs)
-    os.write(ours, f"{answer}\n".encode())
-    written = b""
+    written, acted = b"", False
     while chunk := _read(ours):
         written += chunk
+        if not acted and b"[y/N]" in written:
+            acted = True
+            act(child, ours)
     os.close(ours)
-    return child.wait(PATIENCE_S), b"gone for good" in written
+    return child.wait(PATIENCE_S), written.decode()
+
+
+def answered(answer: str, *words: object) -> tuple[int, bool]:
+    """The exit code of a command on a terminal, and whether it asked."""
+    code, written = questioned(lambda _, ours: os.write(ours, f"{answer}\n".encode()), *words)
+    return code, "gone for good" in written
 
 
 def _read(terminal: int) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -14,7 +15,7 @@ from eventlog.cli.opening import must_be_there, owning
 from eventlog.cli.options import json_option, log_options
 from eventlog.cli.output import err, out
 from eventlog.cli.plain import plain
-from eventlog.cli.process import asynchronous
+from eventlog.cli.process import asynchronous, confirmed
 from eventlog.cli.progress import progress
 from eventlog.cli.quantities import read_age_s, read_size_bytes
 
@@ -64,8 +65,7 @@ async def backup(db: Path, file: Path, as_json: bool) -> Code:
 @yes_option
 @json_option
 @log_options
-@asynchronous
-async def prune(
+def prune(
     db: Path,
     older_than_s: float | None,
     keep_events: int | None,
@@ -73,7 +73,7 @@ async def prune(
     deltas: bool,
     yes: bool,
     as_json: bool,
-) -> Code:
+) -> Code | None:
     """Remove whole finished sessions, the oldest first, and deltas of finished turns; the file shrinks.
 
     Each option is a rule of its own. What is still owed stays: to extensions, and to jobs, reminders and hooks.
@@ -81,8 +81,13 @@ async def prune(
     must_be_there(db)
     if older_than_s is None and keep_events is None and keep_bytes is None and not deltas:
         raise click.UsageError("say what is to go: --older-than, --keep-events, --keep-bytes or --deltas")
-    _ask("What is pruned is gone for good. Prune", yes)
     rules = {"older_than_s": older_than_s, "keep_events": keep_events, "keep_bytes": keep_bytes, "deltas": deltas}
+    _ask("What is pruned is gone for good. Prune", yes)
+    return _prune(db, rules, as_json)
+
+
+@asynchronous
+async def _prune(db: Path, rules: dict[str, Any], as_json: bool) -> Code:
     with progress("pruning", "events") as update:
         pruned = await control.prune(db, update, **rules)
     if as_json:
@@ -105,8 +110,7 @@ async def prune(
 @yes_option
 @json_option
 @log_options
-@asynchronous
-async def forget(db: Path, session_ids: tuple[str, ...], yes: bool, as_json: bool) -> Code:
+def forget(db: Path, session_ids: tuple[str, ...], yes: bool, as_json: bool) -> Code | None:
     """Erase what was said in each SESSION, and what was kept for it; that it was there stays.
 
     Its events keep their places, without their data. The file is written anew, so that the disk keeps nothing either,
@@ -114,6 +118,11 @@ async def forget(db: Path, session_ids: tuple[str, ...], yes: bool, as_json: boo
     """
     must_be_there(db)
     _ask(f"What is forgotten is gone for good. Forget {count(len(session_ids), 'session')}", yes)
+    return _forget(db, session_ids, as_json)
+
+
+@asynchronous
+async def _forget(db: Path, session_ids: tuple[str, ...], as_json: bool) -> Code:
     with progress("forgetting", "sessions") as update:
         forgot = await control.forget(db, session_ids, update)
     if as_json:
@@ -151,5 +160,5 @@ def _ask(question: str, yes: bool) -> None:
     """Ask on a terminal; where nobody can be asked, the command itself is the answer."""
     if yes or not (sys.stdin.isatty() and err().is_terminal):
         return
-    if not click.confirm(f"{question}?", err=True):
-        raise Stop(Code.INTERRUPTED, "nothing was done")
+    if not confirmed(question):
+        raise Stop(Code.FINDINGS, "nothing was removed")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import signal
+import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -88,6 +89,28 @@ def _signals_to(task: asyncio.Task[Any]) -> Iterator[None]:
         for number, handler in before:
             signal.signal(number, handler)
         output.may_write()
+
+
+def confirmed(question: str) -> bool:
+    """Whether the terminal says yes; anything else, and its end, is a no. SIGINT and SIGTERM end the waiting.
+
+    Only outside of an event loop, in which a signal would wait for the answer.
+    """
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = [(number, signal.signal(number, interrupt)) for number in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        output.err().harmless(f"{output.escaped(question)}? [y/N] ")
+        output.err().flush()
+        answer = sys.stdin.readline()
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+    if not answer.endswith("\n"):
+        output.err().line()  # the terminal has not done it
+    return answer.strip().lower() in ("y", "yes")
 
 
 async def while_read(work: Coroutine[Any, Any, None]) -> None:
