@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from eventlog import upkeep
 from eventlog.durable.dead_letters import DeadLetters
 from eventlog.durable.operators import OperatorCommands, Steered
 from eventlog.errors import EventLogError, LogClosed, LogInUse, NotServed, OutcomeUnknown, OwnerUnreachable
@@ -30,11 +31,12 @@ from eventlog.store.buried import Retried
 from eventlog.store.endpoint import connect
 from eventlog.store.history import Taken
 from eventlog.store.owner import holder_of, owner_of
-from eventlog.upkeep import BackedUp, Forgot, Pruned
+from eventlog.upkeep import BackedUp, Forgot, Prunable, Pruned
 
 __all__ = [
     "BackedUp",
     "Forgot",
+    "Prunable",
     "Pruned",
     "Retried",
     "Steered",
@@ -42,6 +44,7 @@ __all__ = [
     "back_up",
     "forget",
     "import_live",
+    "prunable",
     "prune",
     "steer",
 ]
@@ -93,6 +96,19 @@ async def back_up(path: str | Path, target: str | Path, progress: Update | None 
 async def prune(path: str | Path, progress: Update | None = None, **rules: Any) -> Pruned:
     """Let the owner of a log prune it, or own it here for as long; see `EventLog.prune`."""
     return msgspec.convert(await _tended(Path(path), "prune", rules, progress), Pruned)
+
+
+async def prunable(path: str | Path, **rules: Any) -> Prunable:
+    """Let the owner of a log say what pruning would remove, or count it here as any reader can; nothing is changed.
+
+    Takes the same rules as `prune`. See `Prunable`.
+    """
+    try:
+        errand = await ask(path, "prune.preview", **rules)
+    except (OwnerUnreachable, NotServed):
+        async with EventLog(path, read_only=True) as log:
+            return await upkeep.prunable(log, **rules)
+    return msgspec.convert(await _ended(partial(ask, path), errand, None), Prunable)
 
 
 async def forget(path: str | Path, session_ids: Sequence[str], progress: Update | None = None) -> Forgot:

@@ -11,6 +11,7 @@ import msgspec
 
 from eventlog.errors import InvalidRequest, LimitExceeded
 from eventlog.serving import Command
+from eventlog.upkeep import prunable
 
 if TYPE_CHECKING:  # the log has the errands; they only need the name of its type
     from eventlog.log import EventLog
@@ -62,6 +63,7 @@ class Errands:
         return {
             "backup": self.backup,
             "prune": self.prune,
+            "prune.preview": self.preview,
             "forget": self.forget,
             "errand": self.look,
             "errand.cancel": self.cancel,
@@ -80,6 +82,16 @@ class Errands:
     ) -> int:
         """Begin to prune."""
         return self._begin(lambda update: self._log.prune(older_than_s, keep_events, keep_bytes, deltas, update))
+
+    async def preview(
+        self,
+        older_than_s: float | None = None,
+        keep_events: int | None = None,
+        keep_bytes: int | None = None,
+        deltas: bool = False,
+    ) -> int:
+        """Begin to count what pruning would remove."""
+        return self._begin(lambda _: prunable(self._log, older_than_s, keep_events, keep_bytes, deltas))
 
     async def forget(self, session_ids: list[str]) -> int:
         """Begin to forget sessions."""

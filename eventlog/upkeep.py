@@ -17,12 +17,13 @@ from eventlog.errors import ErasureIncomplete, InvalidName, SessionNotFound
 from eventlog.store.backup import BackedUp, back_up
 from eventlog.store.erasure import forget_state, overwrite, session_to_forget
 from eventlog.store.pruning import DeltaScan, Rules, deltas_upto, remove_deltas, remove_sessions, sessions_due
-from eventlog.store.space import free_pages, give_back, size_bytes, write_anew
+from eventlog.store.space import free_pages, give_back, size_bytes, used_bytes, write_anew
 
 if TYPE_CHECKING:  # the log offers these functions as its methods
     from eventlog.log import EventLog
+    from eventlog.store.store import Store
 
-__all__ = ["BackedUp", "Forgot", "Pruned", "Vacuumed", "back_up", "forget", "prune", "vacuum"]
+__all__ = ["BackedUp", "Forgot", "Prunable", "Pruned", "Vacuumed", "back_up", "forget", "prunable", "prune", "vacuum"]
 
 SESSIONS_PER_UNIT = 200
 READERS_LIMIT_S = 5.0
@@ -40,6 +41,19 @@ class Pruned(msgspec.Struct, frozen=True):
     deltas: int
     owed: int
     freed_bytes: int
+
+
+class Prunable(msgspec.Struct, frozen=True):
+    """What pruning would remove now: `events` of `sessions`, and `deltas`, those in such sessions among them.
+
+    Of `more` sessions the oldest would go too, as long as more than `keep_bytes` is in use. `owed` ones would stay.
+    """
+
+    sessions: int
+    events: int
+    deltas: int
+    more: int
+    owed: int
 
 
 class Forgot(msgspec.Struct, frozen=True):
@@ -69,11 +83,7 @@ async def prune(
     progress: Progress | None,
 ) -> Pruned:
     """See `EventLog.prune`."""
-    for name, value in (("older_than_s", older_than_s), ("keep_events", keep_events), ("keep_bytes", keep_bytes)):
-        if value is not None and value < 0:
-            raise InvalidName(name, value, "must not be negative")
-    if older_than_s is None and keep_events is None and keep_bytes is None and not deltas:
-        raise InvalidName("prune", None, "says nothing of what is to go; give an age, a number, a size or deltas")
+    rules = _rules(log, older_than_s, keep_events, keep_bytes, deltas)
     store = log.store
     _ = store.writer  # or why there is none
     before_bytes = await store.read(size_bytes)
@@ -81,13 +91,59 @@ async def prune(
     work = _Pruning(log, progress)
     if deltas:
         await work.remove_deltas()
-    if not older_than_s is keep_events is keep_bytes is None:
-        cutoff_us = None if older_than_s is None else store.clock.now_us() - round(older_than_s * 1_000_000)
-        await work.remove_sessions(Rules(cutoff_us, keep_events, keep_bytes))
+    if rules is not None:
+        await work.remove_sessions(rules)
     if work.events or work.deltas:
         await _give_back_pages(log)
     freed_bytes = max(0, before_bytes - await store.read(size_bytes))
     return Pruned(work.sessions, work.events, work.deltas, work.owed, freed_bytes)
+
+
+async def prunable(
+    log: EventLog,
+    older_than_s: float | None = None,
+    keep_events: int | None = None,
+    keep_bytes: int | None = None,
+    deltas: bool = False,
+) -> Prunable:
+    """What `EventLog.prune` would remove now, by each rule for itself; nothing is. Raises InvalidName as it does.
+
+    To a reader, events that a killed owner left behind are not finished yet: the next owner may find a little more.
+    """
+    rules = _rules(log, older_than_s, keep_events, keep_bytes, deltas)
+    store, agents = log.store, sorted(log.agents_served)
+    if not store.read_only:
+        await store.absorb()
+    found = await _count_deltas(store, agents) if deltas else 0
+    if rules is None:
+        return Prunable(0, 0, found, 0, 0)
+    due = await store.read_aside(sessions_due, rules, agents)
+    too_large = keep_bytes is not None and await store.read(used_bytes) > keep_bytes
+    return Prunable(len(due.must), due.events, found, len(due.may) if too_large else 0, due.owed)
+
+
+async def _count_deltas(store: Store, agents: list[str]) -> int:
+    scan, found, more = DeltaScan(), 0, True
+    upto = await store.read(deltas_upto, agents)
+    while more:
+        more = await store.read(scan.look, upto)
+        found += sum(map(len, scan.chunks(last=not more)))
+    return found
+
+
+def _rules(
+    log: EventLog, older_than_s: float | None, keep_events: int | None, keep_bytes: int | None, deltas: bool
+) -> Rules | None:
+    """Those of whole sessions, None without any."""
+    for name, value in (("older_than_s", older_than_s), ("keep_events", keep_events), ("keep_bytes", keep_bytes)):
+        if value is not None and value < 0:
+            raise InvalidName(name, value, "must not be negative")
+    if older_than_s is keep_events is keep_bytes is None:
+        if not deltas:
+            raise InvalidName("prune", None, "says nothing of what is to go; give an age, a number, a size or deltas")
+        return None
+    cutoff_us = None if older_than_s is None else log.store.clock.now_us() - round(older_than_s * 1_000_000)
+    return Rules(cutoff_us, keep_events, keep_bytes)
 
 
 class _Pruning:

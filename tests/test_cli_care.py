@@ -8,6 +8,7 @@ import os
 import pty
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,27 @@ def test_pruning_says_what_went(path: Path) -> None:
     document = good("prune", "--keep-events", 3, "--keep-bytes", "2GiB", "--db", path, "--json").document
     assert document == {"sessions": 0, "events": 0, "deltas": 0, "owed": 0, "freedBytes": 0}
     good("check", "--db", path)
+
+
+def test_a_preview_says_what_would_go_and_changes_nothing(path: Path) -> None:
+    before = fingerprint(path)
+    rules = ["--older-than", "0s", "--deltas", "--dry-run", "--db", path]
+    assert good("prune", *rules).stdout == "would remove 10 events of 2 sessions and 20 deltas\n"
+    document = good("prune", *rules, "--keep-bytes", "1B", "--json").document
+    assert document == {"sessions": 2, "events": 10, "deltas": 20, "more": 0, "owed": 0}
+    small = good("prune", "--keep-bytes", "1B", "--dry-run", "--db", path)
+    assert (
+        small.stdout == "would remove 0 events of 0 sessions and up to 2 more sessions until the file is small enough\n"
+    )
+    assert run("prune", "--dry-run", "--db", path).code == 2
+    assert fingerprint(path) == before
+    done = good("prune", *rules[:3], "--db", path)
+    assert done.stdout.startswith("removed 10 events of 2 sessions and 20 deltas; ")
+
+
+def test_the_question_says_what_would_go(path: Path) -> None:
+    _, written = questioned(lambda _, ours: os.write(ours, b"n\n"), "prune", "--keep-events", "30", "--db", path)
+    assert "Remove 10 events of 2 sessions? [y/N]" in written
 
 
 @pytest.mark.parametrize(
@@ -155,15 +177,22 @@ def test_what_is_no_yes_removes_nothing(path: Path, typed: bytes, code: int, sai
     assert fingerprint(path) == before
 
 
+# So that the terminal's Ctrl-C is a signal to the command.
+_ON_ITS_TERMINAL = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+)
+
+
 def questioned(act: Callable[[subprocess.Popen[bytes], int], object], *words: object) -> tuple[int, str]:
     """The exit code of a command on a terminal of its own, to which something is done once it has asked."""
     ours, theirs = pty.openpty()
     child = subprocess.Popen(
-        ["setsid", "--ctty", *command(*words)],
+        [sys.executable, "-c", _ON_ITS_TERMINAL, *command(*words)],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
         env=environment(TERM="xterm"),
+        start_new_session=True,
     )
     os.close(theirs)
     written, acted = b"", False

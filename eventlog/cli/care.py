@@ -15,7 +15,7 @@ from eventlog.cli.opening import must_be_there, owning
 from eventlog.cli.options import json_option, log_options
 from eventlog.cli.output import err, out
 from eventlog.cli.plain import plain
-from eventlog.cli.process import asynchronous, confirmed
+from eventlog.cli.process import asynchronous, awaited, confirmed
 from eventlog.cli.progress import progress
 from eventlog.cli.quantities import read_age_s, read_size_bytes
 
@@ -62,6 +62,7 @@ async def backup(db: Path, file: Path, as_json: bool) -> Code:
     "--keep-bytes", callback=read_size_bytes, metavar="SIZE", help="The oldest, while more is in use: 500MB, 2GiB."
 )
 @click.option("--deltas", is_flag=True, help="Pieces of texts that stand whole in a later event of their turn.")
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
 @yes_option
 @json_option
 @log_options
@@ -71,6 +72,7 @@ def prune(
     keep_events: int | None,
     keep_bytes: int | None,
     deltas: bool,
+    dry_run: bool,
     yes: bool,
     as_json: bool,
 ) -> Code | None:
@@ -82,8 +84,32 @@ def prune(
     if older_than_s is None and keep_events is None and keep_bytes is None and not deltas:
         raise click.UsageError("say what is to go: --older-than, --keep-events, --keep-bytes or --deltas")
     rules = {"older_than_s": older_than_s, "keep_events": keep_events, "keep_bytes": keep_bytes, "deltas": deltas}
-    _ask("What is pruned is gone for good. Prune", yes)
+    if dry_run:
+        return _preview(db, rules, as_json)
+    if _is_asked(yes):
+        _ask(f"What is pruned is gone for good. Remove {_told(awaited(control.prunable(db, **rules)))}")
     return _prune(db, rules, as_json)
+
+
+@asynchronous
+async def _preview(db: Path, rules: dict[str, Any], as_json: bool) -> Code:
+    found = await control.prunable(db, **rules)
+    if as_json:
+        out().json(plain(found))
+        return Code.DONE
+    out().line(f"would remove {_told(found)}")
+    if found.owed:
+        out().line(f"{count(found.owed, 'session')} would stay: something is still owed there")
+    return Code.DONE
+
+
+def _told(found: control.Prunable) -> str:
+    parts = [f"{count(found.events, 'event')} of {count(found.sessions, 'session')}"]
+    if found.deltas:
+        parts.append(count(found.deltas, "delta"))
+    if found.more:
+        parts.append(f"up to {count(found.more, 'more session')} until the file is small enough")
+    return " and ".join(parts)
 
 
 @asynchronous
@@ -117,7 +143,8 @@ def forget(db: Path, session_ids: tuple[str, ...], yes: bool, as_json: bool) -> 
     and appends wait for that. Backups that were made before are not touched.
     """
     must_be_there(db)
-    _ask(f"What is forgotten is gone for good. Forget {count(len(session_ids), 'session')}", yes)
+    if _is_asked(yes):
+        _ask(f"What is forgotten is gone for good. Forget {count(len(session_ids), 'session')}")
     return _forget(db, session_ids, as_json)
 
 
@@ -156,9 +183,11 @@ async def vacuum(db: Path, as_json: bool) -> Code:
     return Code.DONE
 
 
-def _ask(question: str, yes: bool) -> None:
-    """Ask on a terminal; where nobody can be asked, the command itself is the answer."""
-    if yes or not (sys.stdin.isatty() and err().is_terminal):
-        return
+def _is_asked(yes: bool) -> bool:
+    """On a terminal; where nobody can be asked, the command itself is the answer."""
+    return not yes and sys.stdin.isatty() and err().is_terminal
+
+
+def _ask(question: str) -> None:
     if not confirmed(question):
         raise Stop(Code.FINDINGS, "nothing was removed")

@@ -9,12 +9,13 @@ import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, TypeVar
 
 from eventlog.cli import output
 from eventlog.cli.explain import Code, explained
 
 P = ParamSpec("P")
+T = TypeVar("T")
 Work = Coroutine[Any, Any, Code | None]
 
 WATCH_S = 0.25
@@ -56,20 +57,25 @@ def asynchronous(command: Callable[P, Work]) -> Callable[P, Code | None]:
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> Code | None:
-        return asyncio.run(_interruptible(command(*args, **kwargs)))
+        return awaited(command(*args, **kwargs))
 
     return run
 
 
-async def _interruptible(work: Work) -> Code | None:
+def awaited(work: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine returns, in an event loop of its own; KeyboardInterrupt when a signal ended it."""
+    try:
+        return asyncio.run(_interruptible(work))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+async def _interruptible(work: Coroutine[Any, Any, T]) -> T:
     """SIGINT and SIGTERM cancel the work, so that it ends in order."""
     task = asyncio.current_task()
     assert task is not None
     with _signals_to(task):
-        try:
-            return await work
-        except asyncio.CancelledError:
-            return Code.INTERRUPTED
+        return await work
 
 
 @contextmanager
