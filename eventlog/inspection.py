@@ -21,7 +21,7 @@ from eventlog.store.hook_lists import (
     unserved_agents,
 )
 from eventlog.store.projections import ProjectionError, errors
-from eventlog.store.reading import MAX_POSITION
+from eventlog.store.reading import MAX_POSITION, pruned_sessions
 from eventlog.store.subscribers import CursorRow, cursor_rows
 from eventlog.store.turns import Job, jobs
 
@@ -64,6 +64,10 @@ class Inspection:
     async def recovery(self) -> Recovered:
         """What the next start would find unfinished, of every agent; raises LogInUse while it is served."""
         return await at_rest(self._log)
+
+    async def pruned_sessions(self) -> dict[str, int]:
+        """Sessions whose beginning was pruned: by id, how many of their indexes went. A whole one lost all it had."""
+        return await self._store.read(pruned_sessions)
 
     # -- observe hooks ------------------------------------------------------------------------------------------
 

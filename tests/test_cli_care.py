@@ -84,6 +84,19 @@ def test_a_preview_says_what_would_go_and_changes_nothing(path: Path) -> None:
     assert done.stdout.startswith("removed 10 events of 2 sessions and 20 deltas; ")
 
 
+def test_a_pruned_session_is_marked_as_one(path: Path) -> None:
+    assert "PRUNED" not in good("sessions", "--db", path).stdout
+    good("prune", "--older-than", "0s", "--db", path)
+    listed = good("sessions", "--db", path)
+    header, *rows = [line.split() for line in listed.lines]
+    assert header[:4] == ["SESSION", "STATUS", "EVENTS", "PRUNED"]
+    assert rows[0][:4] == ["a", "completed", "0", "5"]
+    assert " s" not in listed.lines[1].removesuffix(" ")[-8:]  # how long it lasted
+    first = {each["id"]: each["firstIndex"] for each in good("sessions", "--db", path, "--json").document}
+    assert first == {"a": 5, "b": 5, "streamed": 0, "open": 0}
+    assert good("sessions", "a", "--db", path, "--jsonl").objects[0]["firstIndex"] == 5
+
+
 def test_the_question_says_what_would_go(path: Path) -> None:
     _, written = questioned(lambda _, ours: os.write(ours, b"n\n"), "prune", "--keep-events", "30", "--db", path)
     assert "Remove 10 events of 2 sessions? [y/N]" in written

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,11 +17,13 @@ from eventlog.cli.output import Span, out
 from eventlog.cli.plain import plain
 from eventlog.cli.process import asynchronous
 from eventlog.cli.table import Column, Row, table
+from eventlog.inspection import Inspection
 
 COLUMNS = (
     Column("SESSION"),
     Column("STATUS"),
     Column("EVENTS", right=True),
+    Column("PRUNED", right=True),
     Column("PROJECT", spare=1),
     Column("AGENT", spare=2),
     Column("CHANNEL", spare=3),
@@ -51,33 +54,44 @@ async def sessions(
     as_json: bool,
     as_json_lines: bool,
 ) -> Code:
-    """List sessions in the order in which they were started, or those whose ids begin with PREFIX."""
+    """List sessions in the order in which they were started, or those whose ids begin with PREFIX.
+
+    PRUNED counts the events that were at the beginning of a session and went; without any left, how long it lasted is
+    not known any more.
+    """
     output = out()
     found: list[SessionInfo] = []
     async with reading(db) as log:
+        pruned = await Inspection(log).pruned_sessions()
         async for info in log.sessions(prefix=prefix, purpose=purpose, project=project, limit=limit):
             if as_json_lines:
-                output.json_line(plain(info))
+                output.json_line(_document(info, pruned))
             else:
                 found.append(info)
     if as_json:
-        output.json(plain(found))
+        output.json([_document(info, pruned) for info in found])
     elif not as_json_lines:
-        table(output, COLUMNS, [_row(info) for info in found], "no sessions")
+        table(output, COLUMNS, [_row(info, pruned.get(info.id, 0)) for info in found], "no sessions")
     return Code.DONE
 
 
-def _row(info: SessionInfo) -> Row:
+def _document(info: SessionInfo, pruned: Mapping[str, int]) -> dict[str, object]:
+    return {**plain(info), "firstIndex": pruned.get(info.id, 0)}
+
+
+def _row(info: SessionInfo, pruned: int) -> Row:
+    left = max(0, info.next_index - pruned)
     return (
         Span(info.id, "name"),
         Span(info.status, STYLES[info.status]),
-        f"{info.next_index:,}",
+        f"{left:,}",
+        Span(f"{pruned:,}" if pruned else "", "dim"),
         info.project,
         info.agent or "",
         info.channel_id,
         info.mode,
         "" if info.purpose == "live" else info.purpose,
         moment(info.started_at),
-        duration((info.updated_at - info.started_at) / timedelta(seconds=1)),
+        duration((info.updated_at - info.started_at) / timedelta(seconds=1)) if left else "",
         info.title or "",
     )

@@ -329,6 +329,11 @@ def sessions_page(
     return [_found(connection, row, ends) for row in rows]
 
 
+def pruned_sessions(connection: sqlite3.Connection) -> dict[str, int]:
+    """The first index that sessions can still have, by id, of those that lost their beginning."""
+    return dict(connection.execute("SELECT id, first_index FROM session WHERE first_index > 0").fetchall())
+
+
 def _tail_ends(connection: sqlite3.Connection, session_key: int | None) -> dict[int, tuple[int, int]]:
     """(next index, time of the last event) by session key, of the part that the index has not absorbed."""
     only = "" if session_key is None else " AND session = ?"
