@@ -48,11 +48,13 @@ async def recover(db: Path, accept_loss: bool, as_json: bool) -> Code:
         output.json({**plain(found), "shortened": shortened})
     else:
         _tell(output, found)
-    if loss is not None:
-        what = "and goes on without the rest" if accept_loss else "take it as it is with --accept-loss"
-        note(f"the log held events up to position {loss.proven} and now ends at {loss.found}; {what}")
-    lost = loss is not None and not accept_loss
-    return Code.DAMAGED if lost or found.damaged else Code.DONE
+    if loss is not None and not accept_loss:  # one that was accepted, the log itself tells
+        note(
+            f"the log held events up to position {loss.proven} and now ends at {loss.found}; "
+            "take it as it is with --accept-loss"
+        )
+        return Code.DAMAGED
+    return Code.DAMAGED if found.damaged else Code.DONE
 
 
 def _tell(output: Output, found: Recovered) -> None:

@@ -183,7 +183,12 @@ class Store:
         if not self._accept_loss:
             raise self.loss
         if not self.read_only:
-            log.error("positions %d to %d of %s are lost, and this was accepted", found + 1, proof.position, self.path)
+            log.error(
+                "%s held events up to position %d and now ends at %d; this was accepted, and it goes on from there",
+                self.path,
+                proof.position,
+                found,
+            )
         return True
 
     def _on_disk(self, connection: sqlite3.Connection, proof: Proof | None) -> int:
