@@ -24,6 +24,16 @@ def log(tmp_path: Path) -> Path:
 # -------------------------------------------------------------------------------------------------------------- append
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"), [("session.update", "session.updated"), ("turn.complete", "turn.completed")]
+)
+def test_a_type_that_is_nearly_a_built_in_one_is_stored_and_doubted(log: Path, written: str, meant: str) -> None:
+    done = run("append", "s1", written, "--db", log)
+    assert (done.code, done.stdout.split()[0]) == (0, written)
+    assert f"did you mean the built-in {meant}?" in done.stderr
+    assert good("append", "s1", "acme.refund", "--db", log).stderr == ""
+
+
 def test_an_event_is_appended_and_told(log: Path) -> None:
     done = good("append", "s1", "message.received", '{"text": "hi"}', "--turn", "t3", "--db", log)
     assert done.stdout == "message.received is event 20 of session s1, position 21\n"

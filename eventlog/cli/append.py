@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import sys
 from pathlib import Path
@@ -13,11 +14,13 @@ from eventlog import InvalidEvent
 from eventlog.cli.explain import Code
 from eventlog.cli.opening import steered
 from eventlog.cli.options import json_option, log_options
-from eventlog.cli.output import out
+from eventlog.cli.output import note, out
 from eventlog.cli.process import asynchronous
-from eventlog.events import MAX_EVENT_BYTES
+from eventlog.events import MAX_EVENT_BYTES, VOCABULARY
 
 FROM_STDIN = "-"
+NEAR = 0.8
+"""How alike a built-in type has to be, of 1, to be what was meant."""
 
 
 @click.command(short_help="append one event to a session")
@@ -65,7 +68,18 @@ async def append(
     else:
         place = f"event {event['index']} of session {event['sessionId']}, position {appended['position']}"
         output.line(f"{event['type']} is {place}")
+    output.flush()
+    _doubt(event["type"])
     return Code.DONE
+
+
+def _doubt(event_type: str) -> None:
+    """The log takes any type, so that one that was misspelled would never be noticed."""
+    if event_type in VOCABULARY:
+        return
+    near = difflib.get_close_matches(event_type, VOCABULARY, 1, NEAR)
+    if near:
+        note(f"{event_type} is a type of your own and was stored as one; did you mean the built-in {near[0]}?")
 
 
 def _object(text: str | bytes) -> dict[str, Any]:
