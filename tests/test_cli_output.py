@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventlog.cli import human
-from eventlog.cli.human import cells, count, cut, duration, size, wrapped
+from eventlog.cli.human import cells, count, cut, cut_beginning, duration, size, wrapped
 from eventlog.cli.output import Output, Span, escaped, escaped_lines, inert_json
 from eventlog.cli.plain import microseconds, plain
 from eventlog.cli.table import Column, Row, table
@@ -148,6 +148,16 @@ def test_a_table_on_a_terminal_fits_and_cuts_what_is_long(width: int) -> None:
     assert "[red]long[/red]" in lines[2]
 
 
+def test_paths_that_are_cut_can_still_be_told_from_each_other() -> None:
+    stream = Stream(terminal=True)
+    columns = (Column("NAME"), Column("SOURCE", long=True, path=True))
+    table(output(stream, 30), columns, [(name, f"/home/ann/agents/shop/hooks/{name}.py") for name in ("one", "two")])
+    assert [line.split()[-1] for line in stream.written().splitlines()[1:]] == [
+        "...nts/shop/hooks/one.py",
+        "...nts/shop/hooks/two.py",
+    ]
+
+
 def test_a_narrow_terminal_does_without_the_spare_columns() -> None:
     assert drawn(60)[0].split() == ["NAME", "N", "WHERE", "TEXT"]
     assert drawn(30)[0].split() == ["NAME", "N", "TEXT"]
@@ -205,6 +215,7 @@ def test_a_time_to_come_is_told_from_now() -> None:
 @given(st.text(st.sampled_from("ab 你👩"), max_size=60), st.integers(3, 20))
 def test_what_is_cut_or_wrapped_fits_and_wrapping_loses_no_word(text: str, width: int) -> None:
     assert cells(cut(text, width)) <= width
+    assert cells(cut_beginning(text, width)) <= width
     lines = wrapped(text, width)
     assert all(cells(line) <= width for line in lines)
     assert "".join("".join(lines).split()) == "".join(text.split())

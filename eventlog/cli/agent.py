@@ -26,7 +26,7 @@ HOOKS = (
     Column("EXTENSION", spare=2),
     Column("RESTART", spare=1),
     Column("EVENTS", long=True),
-    Column("SOURCE", long=True),
+    Column("SOURCE", long=True, path=True),
 )
 EXTENSIONS = (
     Column("EXTENSION"),
@@ -38,7 +38,7 @@ EXTENSIONS = (
 EXPERIMENTS = (
     Column("EXPERIMENT"),
     Column("ARMS", long=True),
-    Column("SOURCE", long=True),
+    Column("SOURCE", long=True, path=True),
 )
 MANIFEST = "extension.json"
 

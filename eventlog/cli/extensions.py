@@ -30,7 +30,7 @@ COLUMNS = (
     Column("MAY READ", long=True),
     Column("ID", spare=3),
     Column("INSTALLED (UTC)", spare=4),
-    Column("FOLDER", long=True, spare=5),
+    Column("FOLDER", long=True, path=True, spare=5),
 )
 STYLES = {"enabled": "good", "disabled": "wait", "uninstalled": "dim"}
 

@@ -30,7 +30,7 @@ HOOKS = (
     Column("STUCK", right=True),
     Column("RESTART", spare=3),
     Column("EVENTS", long=True),
-    Column("SOURCE", long=True, spare=1),
+    Column("SOURCE", long=True, path=True, spare=1),
 )
 GAPS = (
     Column("GAP OF HOOK"),

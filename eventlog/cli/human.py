@@ -76,6 +76,11 @@ def cut(text: str, width: int) -> str:
     return text if cells(text) <= width else _head(text, width - len(_MISSING)) + _MISSING
 
 
+def cut_beginning(text: str, width: int) -> str:
+    """The same with its end, as of a path, in which the end tells it from others."""
+    return text if cells(text) <= width else _MISSING + _head(text[::-1], width - len(_MISSING))[::-1]
+
+
 def wrapped(text: str, width: int | None) -> list[str]:
     """A line in pieces of at most `width` places, broken at spaces where there are any; whole without a width."""
     if width is None or cells(text) <= width:

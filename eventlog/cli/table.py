@@ -6,7 +6,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eventlog.cli.human import cells, cut
+from eventlog.cli.human import cells, cut, cut_beginning
 from eventlog.cli.output import Output, Piece, Span, escaped
 
 GAP = "  "
@@ -17,13 +17,15 @@ LONG_AT_LEAST = 12
 class Column:
     """A column. `right` aligns numbers; `long` may be cut on a terminal; one with `spare` gives way on a narrow one.
 
-    Of several, the one with the largest `spare` goes first. A column without any text is never shown.
+    Of several, the one with the largest `spare` goes first. A `path` that is long is cut at its beginning, because its
+    end is what tells it from others. A column without any text is never shown.
     """
 
     title: str
     right: bool = False
     long: bool = False
     spare: int = 0
+    path: bool = False
 
 
 Row = Sequence[Piece]
@@ -52,9 +54,10 @@ def _text(piece: Piece) -> str:
     return piece.text if isinstance(piece, Span) else piece
 
 
-def _cut(piece: Piece, width: int) -> Span:
+def _cut(piece: Piece, width: int, column: Column) -> Span:
     style = piece.style if isinstance(piece, Span) else ""
-    return Span(cut(escaped(_text(piece)), width), style)
+    shorten = cut_beginning if column.path else cut
+    return Span(shorten(escaped(_text(piece)), width), style)
 
 
 def _width(columns: Sequence[Column], rows: Sequence[Row], place: int) -> int:
@@ -114,7 +117,7 @@ def _drawn(output: Output, columns: Sequence[Column], rows: Sequence[Row], width
         drawn.add_column(Text(column.title), justify="right" if column.right else "left", width=fixed, overflow="fold")
     for row in rows:
         pieces = [
-            _cut(piece, width) if column.long else piece
+            _cut(piece, width, column) if column.long else piece
             for piece, column, width in zip(row, columns, widths, strict=True)
         ]
         drawn.add_row(*(Text.from_ansi(output.painted(piece)) for piece in pieces))
