@@ -66,7 +66,7 @@ async def list_(db: Path, extension: str | None, reason: str | None, limit: int 
 @log_options
 @asynchronous
 async def show(db: Path, event_id: str, extension: str | None, as_json: bool) -> Code:
-    """Show the dead letter of EVENT, an id such as 1f0c9a3e:57, with the error of every attempt.
+    """Show the dead letter of EVENT, an id such as 1f0c9a3e:57, with the error of every attempt, each but once.
 
     EXTENSION is needed only where several extensions have buried the same event.
     """
@@ -134,6 +134,7 @@ def _draw(output: Output, letter: DeadLetter) -> None:
     )
     output.line(f"  {letter.type}{turn}, recorded {moment(letter.recorded_at)} UTC")
     output.line(f"  session {letter.session_id}, project {letter.project}")
+    first_with: dict[str, int] = {}
     for attempt in letter.failures:
         output.line()
         output.line(
@@ -141,7 +142,11 @@ def _draw(output: Output, letter: DeadLetter) -> None:
             Span(attempt.outcome, "bad"),
             f" {moment(attempt.ended_at)} UTC, request {attempt.request_id}",
         )
-        for line in escaped_lines(attempt.traceback or attempt.error):
+        error = attempt.traceback or attempt.error
+        if (first := first_with.setdefault(error, attempt.number)) != attempt.number:
+            output.line(f"  the same as of attempt {first}")
+            continue
+        for line in escaped_lines(error):
             output.harmless(f"  {line}".rstrip() + "\n")
 
 
