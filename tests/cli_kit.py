@@ -85,9 +85,9 @@ def environment(**changes: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(CHECKOUT), **changes}
 
 
-def start(*words: object, stdout: int) -> subprocess.Popen[bytes]:
+def start(*words: object, stdout: int = subprocess.PIPE, stdin: int | None = None) -> subprocess.Popen[bytes]:
     """Start a command as a process of its own."""
-    return subprocess.Popen(command(*words), env=environment(), stdout=stdout, stderr=subprocess.PIPE)
+    return subprocess.Popen(command(*words), env=environment(), stdin=stdin, stdout=stdout, stderr=subprocess.PIPE)
 
 
 def shell(line: str) -> Done:

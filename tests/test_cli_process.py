@@ -152,6 +152,36 @@ def test_a_signal_ends_what_waits_for_a_reader_that_does_not_read(
     os.close(reader)
 
 
+def until_it_reads(child: subprocess.Popen[bytes]) -> None:
+    """Return when it waits in read(0, ...)."""
+    until_s = time.monotonic() + PATIENCE_S
+    while Path(f"/proc/{child.pid}/syscall").read_text().split()[:2] != ["0", "0x0"]:
+        assert child.poll() is None
+        assert time.monotonic() < until_s
+
+
+@pytest.mark.skipif(not Path("/proc/self/syscall").exists(), reason="only Linux tells what a process waits for")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+@pytest.mark.parametrize("words", ["import -", "import - --live", "append s1 own.type -"])
+def test_a_signal_ends_what_waits_for_its_input(log: Path, words: str, number: signal.Signals) -> None:
+    child = start(*words.split(), "--db", log, stdin=subprocess.PIPE)
+    until_it_reads(child)
+    child.send_signal(number)
+    assert child.wait(PATIENCE_S) == 130
+    assert "Traceback" not in ended(child)[1]
+    assert good("check", "--db", log)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_signal_ends_an_import_of_a_line_without_an_end(tmp_path: Path, number: signal.Signals) -> None:
+    child = start("import", "/dev/zero", "--db", tmp_path / "new.db")
+    until_s = time.monotonic() + PATIENCE_S
+    while not (tmp_path / "new.db").exists():
+        assert time.monotonic() < until_s
+    child.send_signal(number)
+    assert ended(child)[0] == 130
+
+
 def wait_until_full(reader: int, child: subprocess.Popen[bytes]) -> None:
     """Until there is about as much in a pipe as one holds, so that its writer waits in a write, or will."""
     deadline_s = time.monotonic() + PATIENCE_S

@@ -15,7 +15,7 @@ from eventlog.cli.explain import Code
 from eventlog.cli.opening import steered
 from eventlog.cli.options import json_option, log_options
 from eventlog.cli.output import note, out
-from eventlog.cli.process import asynchronous
+from eventlog.cli.process import asynchronous, blocking
 from eventlog.events import MAX_EVENT_BYTES, VOCABULARY
 
 FROM_STDIN = "-"
@@ -49,7 +49,11 @@ async def append(
 
     The process that owns the log appends it; where there is none, this one owns the log for a moment.
     """
-    content = _object(sys.stdin.buffer.read(6 * MAX_EVENT_BYTES) if data == FROM_STDIN else data)
+    text: str | bytes = data
+    if data == FROM_STDIN:
+        with blocking():
+            text = sys.stdin.buffer.read(6 * MAX_EVENT_BYTES)
+    content = _object(text)
     output = out()
     appended = await steered(
         db,

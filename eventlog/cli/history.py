@@ -18,7 +18,7 @@ from eventlog.cli.human import count
 from eventlog.cli.opening import owning, reading
 from eventlog.cli.options import json_option, log_options
 from eventlog.cli.output import Output, note, out
-from eventlog.cli.process import asynchronous
+from eventlog.cli.process import asynchronous, blocking
 from eventlog.cli.progress import progress
 from eventlog.control import import_live
 from eventlog.history import BadLine, ImportReport, lines_of
@@ -48,15 +48,26 @@ async def import_(db: Path, file: str, live: bool, strict: bool, as_json: bool) 
     with _input(file) as (lines, size), progress("importing", "bytes") as update:
         tell = None if size is None else lambda _lines: update(lines.tell(), size)
         if live:
-            report = await import_live(db, lines_of(lines), strict=strict, progress=tell)
+            report = await import_live(db, _interruptible(lines), strict=strict, progress=tell)
         else:
             async with owning(db, create=True) as log:
-                report = await log.import_events(lines_of(lines), strict=strict, progress=tell)
+                report = await log.import_events(_interruptible(lines), strict=strict, progress=tell)
     if as_json:
         out().json(_report(report))
     else:
         _tell(out(), report)
     return Code.FINDINGS if report.bad_count else Code.DONE
+
+
+def _interruptible(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file that may let the loop wait for long: a pipe, a device, a line without an end."""
+    lines = lines_of(file)
+    while True:
+        with blocking():
+            line = next(lines, None)
+        if line is None:
+            return
+        yield line
 
 
 @contextmanager

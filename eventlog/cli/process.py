@@ -78,12 +78,34 @@ async def _interruptible(work: Coroutine[Any, Any, T]) -> T:
         return await work
 
 
+class _Loop:
+    """The event loop of this process; there is one at a time."""
+
+    signals = 0
+    is_blocked = False
+    """It waits for input, and would not hear of a cancellation."""
+
+
+@contextmanager
+def blocking() -> Iterator[None]:
+    """While the loop waits for input, the first signal ends it."""
+    _Loop.is_blocked = True
+    try:
+        if _Loop.signals:  # it came a moment before
+            raise KeyboardInterrupt
+        yield
+    finally:
+        _Loop.is_blocked = False
+
+
 @contextmanager
 def _signals_to(task: asyncio.Task[Any]) -> Iterator[None]:
     loop = asyncio.get_running_loop()
+    _Loop.signals = 0
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
-        if task.cancelling():
+        _Loop.signals += 1
+        if _Loop.signals > 1 or _Loop.is_blocked:
             raise KeyboardInterrupt
         loop.call_soon_threadsafe(task.cancel)
         output.stop_writing()
