@@ -31,7 +31,8 @@ try:
     from starlette.responses import JSONResponse, Response
     from starlette.types import Receive, Scope, Send
 except ImportError as error:
-    raise ImportError("eventlog.sse needs an extra: pip install 'eventlog[sse]'", name=error.name) from error
+    needs = "eventlog.sse needs the extra `sse`: install eventlog with it, as its README shows"
+    raise ImportError(needs, name=error.name) from error
 
 __all__ = ["HEARTBEAT_S", "RECONNECT_S", "SEND_TIMEOUT_S", "Reset", "stream"]
 

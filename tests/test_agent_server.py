@@ -15,7 +15,7 @@ import pytest
 from eventlog import EventLog
 from tests.log_kit import whole
 
-pytest.importorskip("sse_starlette", reason="needs the extra: pip install 'eventlog[sse]'")
+pytest.importorskip("sse_starlette", reason="needs the extra: pip install -e '.[sse]'")
 pytest.importorskip("uvicorn", reason="runs the example server: pip install uvicorn")
 pytest.importorskip("httpx", reason="is the client of the example server: pip install httpx")
 

@@ -18,7 +18,7 @@ from eventlog import EventLog
 from tests.log_kit import CHECKOUT, all_of, indexes, whole
 from tests.test_docs import blocks
 
-pytest.importorskip("sse_starlette", reason="needs the extra: pip install 'eventlog[sse]'")
+pytest.importorskip("sse_starlette", reason="needs the extra: pip install -e '.[sse]'")
 pytest.importorskip("uvicorn", reason="runs the server of the guide: pip install uvicorn")
 
 GUIDE = "docs/embedding.md"

@@ -17,7 +17,7 @@ from eventlog import Event, EventLog, HookContext, InvalidEvent, Runtime, Sessio
 from tests.log_kit import CHECKOUT, all_of, crash_copy
 from tests.test_docs import blocks
 
-pytest.importorskip("agents", reason="needs the extra: pip install 'eventlog[openai-agents]'")
+pytest.importorskip("agents", reason="needs the extra: pip install -e '.[openai-agents]'")
 
 from agents import Agent, RunConfig, Runner, SessionSettings, SQLiteSession, function_tool, set_tracing_disabled
 from agents import Session as SdkSession

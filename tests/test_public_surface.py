@@ -56,7 +56,7 @@ def test_every_public_name_can_be_imported() -> None:
 @pytest.mark.parametrize("name", MODULES)
 def test_a_module_offers_these_names_and_says_what_each_is(name: str) -> None:
     if name == "eventlog.sse":
-        pytest.importorskip("sse_starlette", reason="needs the extra: pip install 'eventlog[sse]'")
+        pytest.importorskip("sse_starlette", reason="needs the extra: pip install -e '.[sse]'")
     module = import_module(name)
     assert set(module.__all__) == MODULES[name]
     things = {each: getattr(module, each) for each in module.__all__ if callable(getattr(module, each))}

@@ -16,7 +16,7 @@ import pytest
 from eventlog import EventLog, Session
 from tests.log_kit import CHECKOUT, all_of, damaging, fill, until
 
-pytest.importorskip("sse_starlette", reason="needs the extra: pip install 'eventlog[sse]'")
+pytest.importorskip("sse_starlette", reason="needs the extra: pip install -e '.[sse]'")
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -303,7 +303,8 @@ def test_without_the_extra_the_import_says_what_to_install_and_the_library_needs
         "import eventlog.sse\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True, check=False)
-    assert done.stderr.endswith("ImportError: eventlog.sse needs an extra: pip install 'eventlog[sse]'\n")
+    told = "ImportError: eventlog.sse needs the extra `sse`: install eventlog with it, as its README shows\n"
+    assert done.stderr.endswith(told)
 
 
 async def test_nothing_of_a_stream_is_read_before_it_is_asked_for(log: EventLog, session: Session) -> None:

@@ -66,7 +66,8 @@ def otel_hook(
     try:
         from opentelemetry import trace
     except ImportError as error:
-        raise ImportError("otel_hook needs opentelemetry-api: install eventlog[otel]") from error
+        needs = "otel_hook needs the extra `otel`: install eventlog with it, as its README shows"
+        raise ImportError(needs, name=error.name) from error
     if open_spans < 1:
         raise InvalidName("open_spans", open_spans, "must be a number of spans from 1 on")
     fold = _Fold(
