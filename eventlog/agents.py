@@ -17,13 +17,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from types import ModuleType
 from typing import Any, TypeAlias, cast
+from weakref import WeakValueDictionary
 
 import msgspec
 
-from eventlog.errors import InvalidName
+from eventlog.errors import IndexConflict, InvalidEvent, InvalidName
 from eventlog.events import TURN_INTERRUPTED, Event, NewEvent
 from eventlog.host import Host
 from eventlog.observe.failures import rendered
@@ -78,9 +79,17 @@ def turn_of(module: ModuleType | None) -> Turn | None:
 async def run_turn(turn: Turn, session: Session, message: str, host: Host, say: Say | None = None) -> Turned:
     """Record one turn: what was asked, what the agent does with it, and how it ended.
 
+    A session has one turn at a time: another one waits here for its end, in the order of the calls, and nothing of it
+    is recorded before. An agent that would wait so for its own turn gets InvalidEvent.
+
     A turn that is cancelled is recorded as interrupted (R95), and CancelledError passes. What the log itself raises
     when it cannot record, such as StorageFull, passes too.
     """
+    async with _turns_of(session).one():
+        return await _run_turn(turn, session, message, host, say)
+
+
+async def _run_turn(turn: Turn, session: Session, message: str, host: Host, say: Say | None) -> Turned:
     recording = _Recording(session, say)
     try:
         await recording.begin(message)
@@ -96,6 +105,37 @@ async def run_turn(turn: Turn, session: Session, message: str, host: Host, say: 
     return recording.turned()
 
 
+class _Turns:
+    """Lets the turns of one session go one after the other."""
+
+    __slots__ = ("__weakref__", "_lock", "_task")
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._task: asyncio.Task[Any] | None = None
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[None]:
+        """Wait for those that were called before."""
+        task = asyncio.current_task()
+        if self._task is task:
+            raise InvalidEvent("session", "this turn would wait for its own end; run a turn of another session in it")
+        async with self._lock:
+            self._task = task
+            try:
+                yield
+            finally:
+                self._task = None
+
+
+_turns: WeakValueDictionary[tuple[int, str], _Turns] = WeakValueDictionary()
+"""By log and session, for as long as somebody is in a turn, who holds the log: its `id` is no other's meanwhile."""
+
+
+def _turns_of(session: Session) -> _Turns:
+    return _turns.setdefault((id(session.log), session.id), _Turns())
+
+
 class _Recording:
     """What was recorded of one turn so far."""
 
@@ -103,17 +143,25 @@ class _Recording:
         self._session = session
         self._say = say
         self._first_index = session.next_index
-        self._turn_id = f"t{self._first_index}"
         self._messages: list[str] = []
         self._pieces: list[str] = []  # of the message that is not completed yet
         self._end: Event[Any] | None = None
 
     async def begin(self, message: str) -> None:
-        """Both at once: no hook is shown a turn that was asked nothing."""
-        turn_id = self._turn_id
-        await self._session.append_many(
-            [NewEvent("turn.started", {}, turn_id), NewEvent("message.received", {"text": message}, turn_id)]
-        )
+        """Both at once: no hook is shown a turn that was asked nothing. The index of the first is in the turn's id,
+        which no other turn has therefore."""
+        while True:
+            first_index, turn_id = self._first_index, self._turn_id
+            asked = [NewEvent("turn.started", {}, turn_id), NewEvent("message.received", {"text": message}, turn_id)]
+            try:
+                await self._session.append_many(asked, expected_index=first_index)
+                return
+            except IndexConflict:  # somebody else appended meanwhile
+                self._first_index = self._session.next_index
+
+    @property
+    def _turn_id(self) -> str:
+        return f"t{self._first_index}"
 
     async def take_all(self, answer: Answer) -> None:
         if not isinstance(answer, AsyncGenerator):

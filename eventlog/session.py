@@ -40,6 +40,11 @@ class Session:
         return f"Session({self.id!r}, next_index={self.next_index})"
 
     @property
+    def log(self) -> EventLog:
+        """The log that it is a session of."""
+        return self._log
+
+    @property
     def info(self) -> SessionInfo:
         """What is known of the session: now on the owner; as of this handle's making on a read-only log."""
         return self._info if self._head is None else info_now(self._head) or self._info

@@ -239,3 +239,69 @@ def test_a_turn_that_cannot_be_called_is_refused() -> None:
             turn_of(module(turn=turn))
     with pytest.raises(InvalidName, match=r"is called with .* too many positional arguments"):
         turn_of(module(turn=of_two))
+
+
+# ----------------------------------------------------------------------------------------------------- one at a time
+
+
+async def test_a_second_turn_of_a_session_waits_for_the_first_and_has_an_id_of_its_own(
+    conversation: Conversation,
+) -> None:
+    """Also of another handle of the session; other sessions do not wait."""
+    session, host = conversation.session, conversation.host
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(_session: Session, message: str, _host: Host) -> str:
+        begun.set()
+        await go_on.wait()
+        return message
+
+    first = asyncio.create_task(run_turn(slow, session, "first", host))
+    await begun.wait()
+    second = asyncio.create_task(run_turn(echo, await session.log.session("s1"), "second", host))
+    assert (await run_turn(echo, await session.log.start_session("s2"), "elsewhere", host)).reply == "elsewhere"
+    assert session.next_index == 3
+    go_on.set()
+    assert [await first, await second] == [Turned("t1", "first"), Turned("t5", "second")]
+    events = [event async for event in session.read(after=0)]
+    assert [event.turn_id for event in events] == ["t1"] * 4 + ["t5"] * 4
+
+
+async def test_a_turn_that_is_begun_while_others_append_has_the_index_of_its_beginning_in_its_id(
+    conversation: Conversation,
+) -> None:
+    session = conversation.session
+    _, turned = await asyncio.gather(session.append("note"), conversation.turn(echo))
+    events = [event async for event in session.read(after=0)]
+    assert [(event.type, event.turn_id) for event in events[:2]] == [("note", None), ("turn.started", "t2")]
+    assert turned == Turned("t2", "hi")
+
+
+async def test_a_turn_that_waits_can_be_cancelled_and_leaves_nothing(conversation: Conversation) -> None:
+    begun = asyncio.Event()
+
+    async def endless(_session: Session, _message: str, _host: Host) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    first = asyncio.create_task(conversation.turn(endless))
+    await begun.wait()
+    second = asyncio.create_task(conversation.turn(echo, "never said"))
+    await asyncio.sleep(0)
+    for task in (second, first):
+        task.cancel()
+    assert all(
+        isinstance(each, asyncio.CancelledError) for each in await asyncio.gather(first, second, return_exceptions=True)
+    )
+    assert [type_ for type_, _ in await conversation.recorded()] == ["turn.started", "message.received", "turn.failed"]
+
+
+async def test_an_agent_that_runs_a_turn_of_its_own_session_is_told_that_it_would_wait_for_itself(
+    conversation: Conversation,
+) -> None:
+    async def nested(session: Session, _message: str, host: Host) -> str:
+        return (await run_turn(echo, session, "again", host)).reply
+
+    turned = await conversation.turn(nested)
+    assert isinstance(turned.error, InvalidEvent)
+    assert [type_ for type_, _ in await conversation.recorded()][-1] == "turn.failed"
