@@ -69,6 +69,38 @@ async def test_the_server_of_the_guide_does_what_the_guide_shows(tmp_path: Path)
         assert indexes(await all_of((await log.session("s1")).read())) == list(range(12))
 
 
+async def test_the_server_of_the_guide_is_killed_in_a_turn_and_says_so_when_it_starts_again(tmp_path: Path) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("the guide uses curl")
+    (tmp_path / "server.py").write_text("\n\n".join(blocks(GUIDE, "python")))
+    post = "curl -s -H 'authorization: Bearer secret' localhost:8000/sessions/s1/messages -d '{\"text\": \"?\"}'"
+    with running(tmp_path) as (server, port):
+        _ = curl(post, port)
+        first_piece = "curl -sN -b token=secret localhost:8000/sessions/s1/events | grep -m 1 -o message.appended"
+        assert curl(first_piece, port) == "message.appended\n"
+        server.send_signal(signal.SIGKILL)
+        server.wait()
+    with running(tmp_path):
+        pass
+    async with EventLog(tmp_path / "agent.db") as log:
+        last = [event async for event in log.read(types=["turn.failed"])]
+        assert [event.data.message for event in last] == ["turn interrupted"]
+
+
+async def test_the_server_of_the_guide_answers_what_is_wrong_with_a_request(tmp_path: Path) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("the guide uses curl")
+    (tmp_path / "server.py").write_text("\n\n".join(blocks(GUIDE, "python")))
+    status = "curl -s -o /dev/null -w '%{http_code}' -b token=secret localhost:8000/sessions"
+    with running(tmp_path) as (_, port):
+        assert curl(f"{status}/none/events", port) == "404"
+        assert [curl(f"{status}/s1/messages -d '{body}'", port) for body in ("", "{", "[]", '{"text": 1}')] == [
+            "400"
+        ] * 4
+        assert curl(f'{status}/{"x" * 300}/messages -d \'{{"text": "?"}}\'', port) == "400"
+        assert curl(status.replace("secret", "wrong") + "/s1/events", port) == "401"
+
+
 def curl(line: str, port: str) -> str:
     """What a command of the guide prints."""
     done = subprocess.run(
