@@ -5,7 +5,7 @@
     GET  /sessions/{session}/events      the session, then live; resumes behind Last-Event-ID
     GET  /health, /stats                 whether it serves; counts and sizes
 
-Try it: AGENT_TOKEN=secret python -m examples.agent_server --db agent.db --port 8000
+Try it: pip install -e '.[sse]' uvicorn; AGENT_TOKEN=secret python -m examples.agent_server --db agent.db --port 8000
 """
 
 from __future__ import annotations
