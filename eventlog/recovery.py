@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 import msgspec
 
-from eventlog.errors import ForkedProcess, IndexConflict, LogClosed, LogInUse
+from eventlog.errors import ForkedProcess, IndexConflict, LogClosed, LogInUse, shown
 from eventlog.events import TURN_INTERRUPTED, JobCompleted, JobStatus, NewEvent, TurnFailed
 from eventlog.log import EventLog
 from eventlog.store.checking import Damaged
@@ -34,6 +35,9 @@ __all__ = ["Damaged", "OpenInput", "OpenTurn", "Recovered", "Recovery", "Running
 
 PAGE = 256
 """Turns or jobs that are ended at once, in as many commits as the writer makes of them."""
+
+NAMES = 5
+"""Tools that the summary names, those with the most calls first."""
 
 Item = TypeVar("Item", OpenTurn, RunningJob)
 
@@ -66,6 +70,22 @@ class Recovered(msgspec.Struct, frozen=True):
     def nothing(self) -> bool:
         """Whether the last owner left everything in order."""
         return not any(getattr(self, name) for name in self.__struct_fields__ if name != "duration_s")
+
+    def summary(self, turns_ended: bool = False) -> str:
+        """What was cut short, in one line as a start logs it, empty if nothing was; questions and reminders may wait.
+
+        `turns_ended` says that open turns are ended as interrupted.
+        """
+        tools = Counter(call.tool_name for call in self.unanswered_calls)
+        names = ", ".join(f"{shown(name)} {count}x" for name, count in tools.most_common(NAMES))
+        counts = {
+            f"open turns ({'ended as interrupted' if turns_ended else 'left open'})": len(self.open_turns),
+            f"calls without a result ({names}{', ...' if len(tools) > NAMES else ''})": tools.total(),
+            "jobs with an unknown outcome": len(self.jobs_unknown),
+            "deliveries resumed": self.deliveries_resumed,
+            "hooks with a gap": self.gaps,
+        }
+        return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
 
 
 async def at_rest(log: EventLog) -> Recovered:

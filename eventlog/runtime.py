@@ -179,6 +179,8 @@ class Runtime:
             failed=failed,
             duration_s=self.log.clock.monotonic_s() - began_s,
         )
+        if unfinished := self.recovered.summary(self._interrupt_open_turns):
+            logger.warning("the last owner left unfinished: %s; see Runtime.recovered", unfinished)
 
     async def stop(self, grace_s: float = STOP_GRACE_S) -> None:
         """Stop everything: calls end, what is not done is handed back or written down as a gap; again: nothing.

@@ -13,7 +13,7 @@ import eventlog.store.unfinished as unfinished
 from eventlog import Event, EventLog, HookContext, NewEvent, Runtime, Session, define_hook
 from eventlog.errors import InvalidEvent
 from eventlog.inspection import Inspection
-from eventlog.recovery import Recovered, Recovery
+from eventlog.recovery import Recovered, Recovery, UnansweredCall
 from eventlog.store.turns import find_job
 from eventlog.testing import ManualClock
 from tests.log_kit import KILLED, child, crash_copy, damaging, whole
@@ -101,6 +101,43 @@ async def test_a_start_names_open_turns_unanswered_calls_and_open_inputs(tmp_pat
     assert (found.jobs_unknown, found.damaged, found.not_named, found.failed) == ([], [], 0, 0)
     assert found.duration_s > 0
     assert not found.nothing
+
+
+@pytest.mark.parametrize(
+    ("options", "turns"),
+    [({}, "2 open turns (left open)"), ({"interrupt_open_turns": True}, "2 open turns (ended as interrupted)")],
+    ids=["left", "ended"],
+)
+async def test_a_start_sums_up_in_one_line_what_was_cut_short_and_is_silent_otherwise(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, options: dict[str, Any], turns: str
+) -> None:
+    async def story(log: EventLog) -> None:
+        await a_crash(log)
+        session = await log.session("done")
+        await session.append("job.queued", {"jobId": "j1"})
+        await session.append("job.started", {"jobId": "j1"})
+        await turn(await log.start_session("waiting"), "t1", asks("q"), ended())
+
+    path = await killed(tmp_path, story)
+    _ = await started(path, **options)
+    assert caplog.messages == [
+        f"the last owner left unfinished: {turns}, 1 calls without a result ('pay' 1x), "
+        "1 jobs with an unknown outcome; see Runtime.recovered"
+    ]
+    _ = await started(path, interrupt_open_turns=True)
+    caplog.clear()
+    assert (await started(path)).open_inputs != []
+    assert caplog.messages == []
+
+
+def test_the_summary_of_a_start_names_five_tools_and_what_was_resumed() -> None:
+    calls = [UnansweredCall("s", "t", f"c{n}", f"tool{n % 6}", None, None, n, n) for n in range(7)]
+    summary = Recovered(unanswered_calls=calls, deliveries_resumed=2, gaps=1).summary()
+    assert summary == (
+        "7 calls without a result ('tool0' 2x, 'tool1' 1x, 'tool2' 1x, 'tool3' 1x, 'tool4' 1x, ...), "
+        "2 deliveries resumed, 1 hooks with a gap"
+    )
+    assert Recovered().summary() == ""
 
 
 async def test_nothing_is_unfinished_after_an_orderly_life(tmp_path: Path) -> None:
