@@ -22,11 +22,10 @@ from eventlog.durable.running import Readers, RunningExtensions, extension_folde
 from eventlog.durable.worker import STOP_GRACE_S, Worker
 from eventlog.errors import InvalidName, LogClosed, SessionNotFound
 from eventlog.events import Event, SessionInfo
-from eventlog.host import Host, Meter
+from eventlog.host import Host, Meter, ReminderLimits
 from eventlog.host.hosts import Hosts
 from eventlog.host.kv import Kv, channel_state
 from eventlog.host.otel_export import open_telemetry
-from eventlog.host.reminders import ReminderLimits
 from eventlog.host.reminding import Reminding
 from eventlog.log import EventLog
 from eventlog.observe.ab import AbDefinition

@@ -9,8 +9,7 @@ from eventlog import encoding, errands, history, log, logs, messages, upkeep
 from eventlog.durable import call, extension, manifest, threads, worker
 from eventlog.durable.policy import DeliveryPolicy
 from eventlog.folding import FoldLimits
-from eventlog.host import files, hosts, kv, otel
-from eventlog.host.reminders import ReminderLimits
+from eventlog.host import ReminderLimits, files, hosts, kv, otel
 from eventlog.observe import experiments, failures, memory, spans, strangers
 from eventlog.observe.limits import ObserveLimits
 from eventlog.store import (

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from eventlog import Event, EventLog, HookContext, InvalidEvent, NewEvent, Runtime, Session, define_channel, define_hook
 from eventlog.errors import LimitExceeded
 from eventlog.events import ReminderCreated, ReminderDue
-from eventlog.host.reminders import ReminderLimits
+from eventlog.host import ReminderLimits
 from eventlog.host.reminding import PAGE, RETRY_S, Reminding
 from eventlog.observe import ChannelContext
 from eventlog.testing import ManualClock

@@ -10,6 +10,7 @@ import msgspec
 
 from eventlog.errors import InvalidName
 from eventlog.host.artifacts import Artifacts
+from eventlog.host.limits import ReminderLimits
 from eventlog.host.otel import Measurement, Meter, Otel
 from eventlog.host.protocols import Append, Files, FileScope, KeyValue, Reminder, Reminders
 
@@ -24,6 +25,7 @@ __all__ = [
     "Meter",
     "Otel",
     "Reminder",
+    "ReminderLimits",
     "Reminders",
 ]
 

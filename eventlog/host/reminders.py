@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import math
 from asyncio import Lock
-from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import blake2b
 from secrets import token_hex
@@ -14,19 +13,10 @@ from typing import Any
 from eventlog.clock import format_time, from_datetime, to_datetime
 from eventlog.errors import InvalidEvent, KeyConflict, LimitExceeded, shown
 from eventlog.events import ReminderCancelled
+from eventlog.host.limits import ReminderLimits
 from eventlog.host.protocols import Reminder
 from eventlog.log import EventLog
 from eventlog.store.reminders import KeptReminders
-
-
-@dataclass(frozen=True, slots=True)
-class ReminderLimits:
-    """How much a session may be reminded of, at most; the fields' metadata says what each `means`."""
-
-    text_characters: int = field(default=4_000, metadata={"means": "characters of one reminder's text"})
-    per_session: int = field(
-        default=100, metadata={"means": "reminders that wait in one session; those that were due do not count"}
-    )
 
 
 class SessionReminders:

@@ -10,7 +10,8 @@ from weakref import WeakValueDictionary
 
 from eventlog.errors import ForkedProcess, KeyConflict, LogClosed
 from eventlog.events import Event, ReminderDue
-from eventlog.host.reminders import ReminderLimits, SessionReminders, end_key
+from eventlog.host.limits import ReminderLimits
+from eventlog.host.reminders import SessionReminders, end_key
 from eventlog.log import EventLog
 from eventlog.store.reminders import KeptReminders, PendingReminder
 
