@@ -58,6 +58,21 @@ async def test_r18_the_extension_of_the_guide_is_granted_and_delivered_a_turn(tm
         assert await Kv(log.store, "extension:acme.points").list() == [f"points/{turn.id}"]
 
 
+async def test_the_policy_of_the_guide_to_extensions_buries_after_three_calls(tmp_path: Path) -> None:
+    folder = tmp_path / "agent/extensions/points"
+    folder.mkdir(parents=True)
+    code, _, quick = blocks("docs/extensions.md", "python")
+    (folder / "extension.json").write_text(blocks("docs/extensions.md", "json")[0])
+    (folder / "main.py").write_text(
+        code.replace("turn = await", 'raise ValueError("no points today")\n        turn = await')
+    )
+    module = ModuleType("guide_policy")
+    exec(compile(quick, module.__name__, "exec"), module.__dict__)  # noqa: S102 (our own text)
+    letter = await module.serve(tmp_path)
+    assert (letter.extension, letter.reason, letter.attempts) == ("points", "exhausted", 3)
+    assert letter.last_error == "ValueError: no points today"
+
+
 async def test_the_server_of_the_guide_to_recovery_asks_about_a_call_once(tmp_path: Path) -> None:
     call = {"callId": "c1", "toolName": "pay", "args": {"eur": 5}}
     async with EventLog(tmp_path / "agent.db") as log:
