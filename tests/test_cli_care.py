@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from eventlog import EventLog, control
+from eventlog.cli.care import KEPT_FOR_SESSIONS
 from eventlog.errands import KEPT, MAX_RUNNING
 from eventlog.errors import InvalidRequest, LimitExceeded, SessionNotFound
 from tests.cli_kit import PATIENCE_S, command, envelopes, environment, filled, fingerprint, good, on_terminal, run
@@ -61,7 +62,7 @@ def test_a_backup_of_a_log_at_rest_changes_nothing_of_it(path: Path, tmp_path: P
 def test_pruning_says_what_went(path: Path) -> None:
     assert run("prune", "--db", path).code == 2
     done = good("prune", "--older-than", "0s", "--deltas", "--yes", "--db", path)
-    assert done.stdout.startswith("removed 10 events of 2 sessions and 20 deltas; the file is ")
+    assert done.stdout.startswith("removed 10 events of 2 sessions and 20 deltas")
     assert sessions(path) == ["open", "streamed"]
     document = good("prune", "--keep-events", 3, "--keep-bytes", "2GiB", "--db", path, "--json").document
     assert document == {"sessions": 0, "events": 0, "deltas": 0, "owed": 0, "freedBytes": 0}
@@ -81,7 +82,7 @@ def test_a_preview_says_what_would_go_and_changes_nothing(path: Path) -> None:
     assert run("prune", "--dry-run", "--db", path).code == 2
     assert fingerprint(path) == before
     done = good("prune", *rules[:3], "--db", path)
-    assert done.stdout.startswith("removed 10 events of 2 sessions and 20 deltas; ")
+    assert done.stdout.startswith("removed 10 events of 2 sessions and 20 deltas")
 
 
 def test_a_pruned_session_is_marked_as_one(path: Path) -> None:
@@ -126,6 +127,22 @@ def test_forgetting_says_what_was_erased(path: Path) -> None:
     assert (missing.code, missing.stdout) == (3, "")
     assert envelopes(path, "open")[1]["data"] == {"n": 0}
     good("check", "--db", path)
+
+
+def test_what_was_kept_for_a_forgotten_session_is_named(path: Path) -> None:
+    async def keep() -> dict[str, int]:
+        async with EventLog(path) as log:
+            job = await log.session("open")
+            await job.append("job.queued", {"jobId": "j1", "name": "render"})
+            return (await log.forget("a")).more
+
+    assert set(asyncio.run(keep())) == set(KEPT_FOR_SESSIONS)
+    done = good("forget", "open", "--db", path)
+    assert done.stdout == "forgot 1 session: 4 events; and what was kept for it: 1 job name\n"
+
+
+def test_a_pruning_that_frees_nothing_does_not_speak_of_the_file(path: Path) -> None:
+    assert good("prune", "--keep-events", 100, "--db", path).stdout == "removed 0 events of 0 sessions and 0 deltas\n"
 
 
 def test_a_vacuum_packs_the_file(path: Path) -> None:

@@ -68,6 +68,7 @@ async def test_a_log_that_is_served_is_not_at_rest(tmp_path: Path, options: str)
         done = await asyncio.to_thread(shell, f"eventlog recover --db {log.path} {options}")
     assert (done.code, done.stdout, done.stderr.count("\n")) == (5, "", 1)
     assert "in use by process" in done.stderr
+    assert "`runtime.recovered`" in done.stderr
 
 
 def test_damage_that_is_met_ends_with_4(tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ def test_dead_letters_are_retried_and_discarded_on_a_running_server(path: Path, 
         server.hears("settled")
         assert len(good("dead", "--db", path, "--json").document) == 4
         acme.does("return")
-        assert good("dead", "retry", ids[0], "--db", path).lines == ["retried 1 dead letter"]
+        assert good("dead", "retry", ids[0], "--db", path).lines == ["queued 1 dead letter again"]
         server.hears("called t0", "returned t0")
         position = ids[1].split(":")[1]
         done = good("dead", "discard", position, "--reason", "the customer has left", "--db", path)
@@ -333,7 +333,7 @@ def test_letters_that_cannot_be_retried_stay_and_are_counted_by_the_reason(path:
     drop_grants(path)
     done = run("dead", "retry", "--all", "--db", path)
     told = "eventlog: 1 dead letter cannot be retried now: 1 not granted\n"
-    assert done == (5, "retried 0 dead letters\n", told)
+    assert done == (5, "queued 0 dead letters again\n", told)
 
 
 def drop_grants(path: Path) -> None:

@@ -107,21 +107,22 @@ async def test_r127_after_a_kill_what_no_handler_is_known_to_have_finished_is_on
         assert dispatcher.gaps_found == 2
         lines = [record.getMessage() for record in caplog.records]
         assert lines == [
-            f'hook "{name}" is not shown positions {places}, at most {n} events: they were recorded before, '
-            "and it is not known to have finished them"
-            for name, places, n in (("all", "1 to 6", 6), ("notes", "2 to 4", 3))
+            f'hook "{name}" is not shown positions {places} events: recorded before, and not known to be finished by it'
+            for name, places in (("all", "1 to 6, at most 6"), ("notes", "2 to 4, at most 3"))
         ]
         await append(log, "s1", 1)
     assert len(trace.calls) == 9 + 2
 
 
-async def test_a_gap_is_written_once(tmp_path: Path) -> None:
+async def test_a_gap_is_written_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     trace = Trace()
     async with abandoned(tmp_path / "a.db", {"h": trace.hook("h")}) as (log, _):
         await log.start_session("s1")
     for _ in range(3):
         async with abandoned(tmp_path / "a.db", {"h": trace.hook("h")}) as (log, _):
             assert await gaps_of(log) == [(None, 1, 1, 1)]
+    told = "is not shown position 1: recorded before, and not known to be finished by it"
+    assert [record.getMessage() for record in caplog.records] == [f'hook "h" {told}']
 
 
 async def test_imported_events_are_in_no_gap_and_not_shown(tmp_path: Path) -> None:

@@ -120,15 +120,30 @@ async def _prune(db: Path, rules: dict[str, Any], as_json: bool) -> Code:
         out().json(plain(pruned))
         return Code.DONE
     sessions = f"{count(pruned.events, 'event')} of {count(pruned.sessions, 'session')}"
-    out().line(
-        f"removed {sessions} and {count(pruned.deltas, 'delta')}; the file is {size(pruned.freed_bytes)} smaller"
-    )
+    smaller = f"; the file is {size(pruned.freed_bytes)} smaller" if pruned.freed_bytes else ""
+    out().line(f"removed {sessions} and {count(pruned.deltas, 'delta')}{smaller}")
     if pruned.owed:
         out().line(f"{count(pruned.owed, 'session')} stayed: something is still owed there")
     return Code.DONE
 
 
 # --------------------------------------------------------------------------------------------------------------- forget
+
+
+# What a session has beside its events, as `Forgot.more` names it and as people do.
+KEPT_FOR_SESSIONS = {
+    "deliveries": "delivery",
+    "files": "file",
+    "hookErrors": "hook error",
+    "jobNames": "job name",
+    "kvKeys": "key",
+    "openInputs": "open question",
+    "openTurns": "open turn",
+    "projectionStates": "projection state",
+    "reminders": "reminder",
+    "snapshots": "snapshot",
+    "usage": "usage sum",
+}
 
 
 @click.command(short_help="erase what was said in sessions, on the disk too")
@@ -155,8 +170,8 @@ async def _forget(db: Path, session_ids: tuple[str, ...], as_json: bool) -> Code
     if as_json:
         out().json(plain(forgot))
         return Code.DONE
-    more = sum(forgot.more.values())
-    kept = f" and {more:,} more that were kept for it" if more else ""
+    more = ", ".join(count(number, KEPT_FOR_SESSIONS.get(name, name)) for name, number in forgot.more.items() if number)
+    kept = f"; and what was kept for it: {more}" if more else ""
     out().line(f"forgot {count(forgot.sessions, 'session')}: {count(forgot.events, 'event')}{kept}")
     return Code.DONE
 

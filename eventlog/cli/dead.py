@@ -179,7 +179,7 @@ async def retry(
     if as_json:
         out().json(answer)
     else:
-        out().line(f"retried {count(retried.retried, 'dead letter')}")
+        out().line(f"queued {count(retried.retried, 'dead letter')} again")
     if not retried.refused:
         return Code.DONE
     out().flush()
@@ -191,13 +191,16 @@ async def retry(
 @dead.command(short_help="remove a dead letter for good")
 @click.argument("event_id", metavar="EVENT")
 @click.argument("extension", required=False, metavar="[EXTENSION]")
-@click.option("--reason", required=True, metavar="TEXT", help="Why nobody needs it any more; it goes to the log.")
+@click.option(
+    "--reason", required=True, metavar="TEXT", help="Why nobody needs it any more; the server's log lines keep it."
+)
 @json_option
 @log_options
 @asynchronous
 async def discard(db: Path, event_id: str, extension: str | None, reason: str, as_json: bool) -> Code:
     """Remove the dead letter of EVENT with its attempts.
 
+    The reason stands in the log lines of the process that removes it: the server, or without one this command.
     EXTENSION is needed only where several extensions have buried the same event.
     """
     async with reading(db) as log:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from eventlog.cli.explain import Code
+from eventlog.cli.explain import Code, Stop
 from eventlog.cli.human import count
 from eventlog.cli.opening import owning, reading
 from eventlog.cli.options import json_option, log_options
@@ -16,6 +16,7 @@ from eventlog.cli.output import Output, Span, note, out
 from eventlog.cli.plain import plain
 from eventlog.cli.process import asynchronous
 from eventlog.cli.table import Column, Row, table
+from eventlog.errors import LogInUse, OwnershipLost
 from eventlog.inspection import Inspection, Recovered
 
 COLUMNS = (
@@ -40,8 +41,15 @@ async def recover(db: Path, accept_loss: bool, as_json: bool) -> Code:
     and what is taken up again. Changes nothing, but with --accept-loss: the log then begins a new era, so that no
     event gets the id of one that is lost. Ends with 4 when it meets a damaged event or a loss.
     """
-    async with owning(db, accept_loss=True) if accept_loss else reading(db, accept_loss=True) as log:
-        found, loss = await Inspection(log).recovery(), log.loss
+    try:
+        async with owning(db, accept_loss=True) if accept_loss else reading(db, accept_loss=True) as log:
+            found, loss = await Inspection(log).recovery(), log.loss
+    except OwnershipLost:
+        raise
+    except LogInUse as error:
+        owner = "another process" if error.pid is None else f"process {error.pid}"
+        where = "it knows what it found unfinished as `runtime.recovered`"
+        raise Stop(Code.REFUSED, f"{error.path} is in use by {owner}; {where}") from None
     output = out()
     if as_json:
         shortened = None if loss is None else {"proven": loss.proven, "found": loss.found}
@@ -61,7 +69,9 @@ def _tell(output: Output, found: Recovered) -> None:
     table(output, COLUMNS, list(_rows(found)), "nothing is unfinished")
     counts = [f"{text} {what}" for number, text, what in _counts(found) if number]
     if counts:
-        output.line(f"a start would take up {', '.join(counts)}")
+        output.line(f"the next start will go on with {' and '.join(counts)}")
+    if found.gaps:
+        output.line(f"it will not show {count(found.gaps, 'hook')} what was recorded before: a gap each")
     if found.not_named or found.events_unread:
         note(f"{found.not_named:,} more are not named, {count(found.events_unread, 'event')} not looked through")
 
@@ -70,7 +80,6 @@ def _counts(found: Recovered) -> Sequence[tuple[int, str, str]]:
     return (
         (found.deliveries_resumed, count(found.deliveries_resumed, "call"), "of extensions"),
         (found.reminders_due, count(found.reminders_due, "reminder"), "that fell due"),
-        (found.gaps, count(found.gaps, "gap"), "of hooks"),
     )
 
 

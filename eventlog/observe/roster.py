@@ -17,7 +17,7 @@ from eventlog.observe.lanes import Lane
 from eventlog.observe.relay import as_async
 from eventlog.observe.routes import ContextMaker, Routes, Subscriber
 from eventlog.observe.threads import PlainThreads
-from eventlog.store.cursors import Counted, Cursors, Finished, HookToJoin, JoinedHook, SessionGap
+from eventlog.store.cursors import Counted, Cursors, Finished, Gap, HookToJoin, JoinedHook, SessionGap
 
 log = logging.getLogger("eventlog.observe")
 
@@ -204,10 +204,14 @@ def _admit(hook: Subscriber, row: JoinedHook) -> None:
     hook.errors = hook.errors_saved = row.errors
     if row.gap is not None:
         log.warning(
-            'hook "%s" is not shown positions %d to %d, at most %d events: they were recorded before, '
-            "and it is not known to have finished them",
+            'hook "%s" is not shown %s: recorded before, and not known to be finished by it',
             hook.name,
-            row.gap.first,
-            row.gap.last,
-            row.gap.at_most,
+            _told(row.gap),
         )
+
+
+def _told(gap: Gap) -> str:
+    if gap.first == gap.last:
+        return f"position {gap.first}"
+    events = "1 event" if gap.at_most == 1 else f"{gap.at_most} events"
+    return f"positions {gap.first} to {gap.last}, at most {events}"
