@@ -56,7 +56,7 @@ async def cursors(db: Path, only_errors: bool, as_json: bool) -> Code:
         return Code.DONE
     if not only_errors:
         table(output, CURSORS, [_row(row) for row in rows], "no subscribers")
-        if errors:
+        if errors and (rows or output.is_terminal):
             output.line()
     shown = errors if only_errors else errors[-NAMED:]
     table(output, ERRORS, [_error(error) for error in shown], "no errors" if only_errors else "")

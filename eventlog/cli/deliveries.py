@@ -64,7 +64,7 @@ async def deliveries(db: Path, extension: str | None, only_gaps: bool, as_json: 
         return Code.DONE
     if not only_gaps:
         table(output, DELIVERIES, [_delivery(each, paused, now) for each in owed], "nothing is owed")
-        if gaps:
+        if gaps and (owed or output.is_terminal):
             output.line()
     table(output, GAPS, [_gap(gap) for gap in gaps], "no gaps" if only_gaps else "")
     return Code.DONE

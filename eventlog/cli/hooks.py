@@ -75,7 +75,7 @@ async def hooks(db: Path, name: str | None, only_gaps: bool, every: bool, as_jso
     else:
         if not only_gaps:
             table(output, HOOKS, [_hook(row, stuck.get((row.agent, row.name))) for row in rows], "no hooks")
-            if gaps:
+            if gaps and (rows or output.is_terminal):
                 output.line()
         table(output, GAPS, [_gap(gap) for gap in gaps], "no gaps" if only_gaps else "")
     output.flush()
