@@ -291,7 +291,10 @@ class Worker:
         """In a line; the traceback is kept with the attempt, for whoever looks at the delivery."""
         served = self._served.get(attempt.extension)
         name, why = attempt.extension if served is None else served.name, escaped(describe(error))
-        logger.warning('extension "%s" call %d for position %d failed: %s', name, attempt.number, attempt.position, why)
+        logger.warning(
+            'extension "%s" call %d for position %d failed (see `eventlog deliveries`): %s',
+            *(name, attempt.number, attempt.position, why),
+        )
 
     def _start_time(self, call: Call) -> None:
         self._time_limits[call] = self._clock.monotonic_s() + self._policy.timeout_s
@@ -329,7 +332,7 @@ class Worker:
     def _report(self, letters: Sequence[DeadLetter], gaps: Sequence[DeliveryGap]) -> None:
         for letter in letters:
             logger.error(
-                'dead letter: extension "%s", event %s of session %s is %s after %d attempts, the last error: %s',
+                'dead letter: extension "%s", event %s of session %s is %s after %d attempts (see `eventlog dead`): %s',
                 *(letter.extension, letter.event_id, letter.session_id, letter.reason, letter.attempts),
                 shown(letter.last_error),
             )
