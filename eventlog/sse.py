@@ -16,7 +16,7 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, Literal, cast
 
 import msgspec
@@ -29,7 +29,7 @@ try:
     from sse_starlette.sse import SendTimeoutError
     from starlette.requests import Request
     from starlette.responses import JSONResponse, Response
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import Message, Receive, Scope, Send
 except ImportError as error:
     needs = "eventlog.sse needs the extra `sse`: install eventlog with it, as its README shows"
     raise ImportError(needs, name=error.name) from error
@@ -44,6 +44,9 @@ SEND_TIMEOUT_S = 30.0
 
 RECONNECT_S = 1.0
 """How long browsers are told to wait before they connect again; their own choice is 3 to 5 s."""
+
+END_LIMIT_S = 1.0
+"""How long a stream that is cut off by the end of the server may take to be ended in order."""
 
 WRITES_IN_A_ROW = 4
 """Then the loop has its turn, in a long history too: others are served, and that the client has gone is noticed."""
@@ -104,14 +107,30 @@ class _Stream(EventSourceResponse):
         self._send_timeout_s = send_timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_open = False
+
+        async def noted(message: Message) -> None:
+            nonlocal is_open
+            is_open = message["type"] == "http.response.start" or bool(message.get("more_body"))
+            await send(message)
+
         try:
-            await super().__call__(scope, receive, send)
+            await super().__call__(scope, receive, noted)
+            if is_open:  # a server that stops cuts it off in the middle, and would call that an error
+                await _ended(send)
         except SendTimeoutError:
             logger.warning(
                 "a client of session %s took nothing for %g s and is let go; it can resume",
                 shown(self._session_id),
                 self._send_timeout_s,
             )
+
+
+async def _ended(send: Send) -> None:
+    """A client that takes nothing keeps no server from stopping."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(END_LIMIT_S):
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def _messages(session: Session, after: int | None, reconnect_ms: int) -> AsyncIterator[bytes]:
