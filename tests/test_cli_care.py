@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from eventlog import EventLog, control
-from eventlog.cli.care import KEPT_FOR_SESSIONS
+from eventlog.cli.care import BESIDE_EVENTS
 from eventlog.errands import KEPT, MAX_RUNNING
 from eventlog.errors import InvalidRequest, LimitExceeded, SessionNotFound
 from tests.cli_kit import PATIENCE_S, command, envelopes, environment, filled, fingerprint, good, on_terminal, run
@@ -136,7 +136,7 @@ def test_what_was_kept_for_a_forgotten_session_is_named(path: Path) -> None:
             await job.append("job.queued", {"jobId": "j1", "name": "render"})
             return (await log.forget("a")).more
 
-    assert set(asyncio.run(keep())) == set(KEPT_FOR_SESSIONS)
+    assert set(asyncio.run(keep())) == set(BESIDE_EVENTS)
     done = good("forget", "open", "--db", path)
     assert done.stdout == "forgot 1 session: 4 events; and what was kept for it: 1 job name\n"
 
@@ -269,6 +269,8 @@ async def test_the_owner_of_a_log_does_it_for_others(tmp_path: Path) -> None:
         await some(log)
         code, made = await in_a_process("backup", "b.db", "--db", log.path, cwd=tmp_path)
         assert (code, made["path"], made["events"]) == (0, str(tmp_path / "b.db"), 38)
+        code, preview = await in_a_process("prune", "--keep-events", 33, "--deltas", "--dry-run", "--db", log.path)
+        assert (code, preview["sessions"], preview["deltas"]) == (0, 1, 20)  # each rule for itself
         code, pruned = await in_a_process("prune", "--keep-events", 33, "--deltas", "--db", log.path)
         assert (code, pruned["sessions"], pruned["deltas"]) == (0, 0, 20)
         code, pruned = await in_a_process("prune", "--keep-events", 14, "--db", log.path)

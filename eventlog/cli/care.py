@@ -131,7 +131,7 @@ async def _prune(db: Path, rules: dict[str, Any], as_json: bool) -> Code:
 
 
 # What a session has beside its events, as `Forgot.more` names it and as people do.
-KEPT_FOR_SESSIONS = {
+BESIDE_EVENTS = {
     "deliveries": "delivery",
     "files": "file",
     "hookErrors": "hook error",
@@ -170,7 +170,7 @@ async def _forget(db: Path, session_ids: tuple[str, ...], as_json: bool) -> Code
     if as_json:
         out().json(plain(forgot))
         return Code.DONE
-    more = ", ".join(count(number, KEPT_FOR_SESSIONS.get(name, name)) for name, number in forgot.more.items() if number)
+    more = ", ".join(count(number, BESIDE_EVENTS.get(name, name)) for name, number in forgot.more.items() if number)
     kept = f"; and what was kept for it: {more}" if more else ""
     out().line(f"forgot {count(forgot.sessions, 'session')}: {count(forgot.events, 'event')}{kept}")
     return Code.DONE
