@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from eventlog.errors import InvalidEvent, printable, shown
-from eventlog.vocabulary import EventType, decode_json, event_type
+from eventlog.vocabulary import WITHOUT_NUL, EventType, decode_json, event_type
 
 MAX_EVENT_BYTES = 1_048_576
 """Of one event's encoded data."""
@@ -38,6 +38,7 @@ _SHOWN_KEY_CHARACTERS = 40
 _JSON_KINDS = "use strings, numbers, lists and mappings"
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*", re.ASCII)
 _MISSING = re.compile(r"Object missing required field `(.*)`")
+_HAS_NUL = f"Expected `str` matching regex {WITHOUT_NUL!r}"
 _OPENING_BRACE = ord("{")
 _UNCHANGED = frozenset({str, bool, type(None)})
 _TOO_LARGE, _TOO_SMALL = 10**MAX_INTEGER_CHARACTERS, -(10 ** (MAX_INTEGER_CHARACTERS - 1))
@@ -181,6 +182,8 @@ def invalid(root: str, error: msgspec.ValidationError) -> InvalidEvent:
     missing = _MISSING.fullmatch(why)
     if missing:
         place, why = f"{place}.{missing[1]}", "is required"
+    elif why == _HAS_NUL:
+        why = "has the character U+0000, at which SQLite ends a text; leave it out"
     return InvalidEvent(f"{root}{place}".lstrip(".") or "event", printable(f"{why[:1].lower()}{why[1:]}"))
 
 

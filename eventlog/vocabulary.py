@@ -23,6 +23,9 @@ TURN_INTERRUPTED = "turn interrupted"
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Amount: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
 Moment: TypeAlias = Annotated[datetime, msgspec.Meta(tz=True)]
+WITHOUT_NUL = r"^[^\x00]*$"
+Indexed: TypeAlias = Annotated[str, msgspec.Meta(pattern=WITHOUT_NUL)]
+"""Text that triggers of schema.sql read. SQLite ends a text at U+0000, and would take two for the same."""
 
 
 class Payload(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -41,25 +44,25 @@ class SessionStarted(Payload, frozen=True):
     project_id: str
     agent: str | None = None
     auth: Any = None
-    title: str | None = None
-    sdk_agent_id: str | None = None
+    title: Indexed | None = None
+    sdk_agent_id: Indexed | None = None
     abs: Any = None
-    continuation_token: str | None = None
+    continuation_token: Indexed | None = None
 
 
 class SessionUpdated(Payload, frozen=True):
     """`session.updated`: what changed of a session."""
 
-    title: str | None = None
-    sdk_agent_id: str | None = None
+    title: Indexed | None = None
+    sdk_agent_id: Indexed | None = None
     abs: Any = None
-    continuation_token: str | None = None
+    continuation_token: Indexed | None = None
 
 
 class SessionWaiting(Payload, frozen=True):
     """`session.waiting`: the session waits for a follow-up."""
 
-    continuation_token: str | None = None
+    continuation_token: Indexed | None = None
 
 
 class SessionCompleted(Payload, frozen=True):
@@ -192,7 +195,7 @@ class ActionResult(Payload, frozen=True):
 class InputRequest(Payload, frozen=True):
     """One question to the user."""
 
-    request_id: str
+    request_id: Indexed
     kind: str
     prompt: str
     call_id: str | None = None
@@ -208,7 +211,7 @@ class InputRequested(Payload, frozen=True):
 class InputResolution(Payload, frozen=True):
     """What became of one question."""
 
-    request_id: str
+    request_id: Indexed
     outcome: str
     response: Any = None
 
@@ -241,20 +244,20 @@ class JobStatus(StrEnum):
 class JobQueued(Payload, frozen=True):
     """`job.queued`."""
 
-    job_id: str
-    name: str | None = None
+    job_id: Indexed
+    name: Indexed | None = None
 
 
 class JobStarted(Payload, frozen=True):
     """`job.started`."""
 
-    job_id: str
+    job_id: Indexed
 
 
 class JobCompleted(Payload, frozen=True):
     """`job.completed`, for every terminal status (R10)."""
 
-    job_id: str
+    job_id: Indexed
     status: JobStatus
     result: Any = None
     error: Any = None
@@ -286,21 +289,21 @@ class ArtifactTagged(Payload, frozen=True):
 class ReminderCreated(Payload, frozen=True):
     """`reminder.created`; `at` is an aware datetime."""
 
-    reminder_id: str
+    reminder_id: Indexed
     at: Moment
-    text: str
+    text: Indexed
 
 
 class ReminderCancelled(Payload, frozen=True):
     """`reminder.cancelled`."""
 
-    reminder_id: str
+    reminder_id: Indexed
 
 
 class ReminderDue(Payload, frozen=True):
     """`reminder.due`."""
 
-    reminder_id: str
+    reminder_id: Indexed
     text: str
 
 

@@ -25,6 +25,7 @@ from eventlog.events import (
     ActionCall,
     Corrupt,
     Event,
+    JobStarted,
     JobStatus,
     MessageReceived,
     NewEvent,
@@ -269,6 +270,59 @@ def test_r14_a_completed_job_has_a_terminal_status(status: JobStatus) -> None:
         assert data_of("job.completed", JOB | {"status": status}).status is status
     else:
         refused("job.completed", JOB | {"status": status})
+
+
+NUL = "a\0b"
+READ_BY_TRIGGERS: list[tuple[str, dict[str, Any], str]] = [
+    *[
+        (type, data | {name: NUL}, f"data.{name}")
+        for type, data in (("session.started", START), ("session.updated", {}))
+        for name in ("title", "sdkAgentId", "continuationToken")
+    ],
+    ("session.waiting", {"continuationToken": NUL}, "data.continuationToken"),
+    *[(type, ROWS[type][0] | {"jobId": NUL}, "data.jobId") for type in ("job.queued", "job.started", "job.completed")],
+    ("job.queued", JOB | {"name": NUL}, "data.name"),
+    (
+        "input.requested",
+        {"requests": [{"requestId": id, "kind": "k", "prompt": "p"} for id in ("r", NUL)]},
+        "data.requests[1].requestId",
+    ),
+    ("input.resolved", {"resolutions": [{"requestId": NUL, "outcome": "o"}]}, "data.resolutions[0].requestId"),
+    *[
+        (type, ROWS[type][0] | {"reminderId": NUL}, "data.reminderId")
+        for type in ("reminder.created", "reminder.cancelled", "reminder.due")
+    ],
+    ("reminder.created", ROWS["reminder.created"][0] | {"text": NUL}, "data.text"),
+]
+
+
+@pytest.mark.parametrize(("type", "data", "path"), READ_BY_TRIGGERS)
+def test_r14_r114_text_that_triggers_read_has_no_nul(type: str, data: Any, path: str) -> None:
+    """SQLite would cut it there: one job would end another, and a reminder would be due with another text."""
+    with pytest.raises(InvalidEvent, match=r"U\+0000") as caught:
+        encode_event(type, data, turn_of(type))
+    assert caught.value.path == path
+    line = {"type": type, "index": 0, "sessionId": "s", "turnId": turn_of(type), "at": AT, "data": data}
+    with pytest.raises(InvalidEvent, match=r"U\+0000") as caught:
+        parse_envelope(json.dumps({name: value for name, value in line.items() if value is not None}).encode())
+    assert caught.value.path == path
+
+
+def test_a_payload_struct_that_triggers_read_has_no_nul_either() -> None:
+    assert refused("job.started", JobStarted(NUL)) == "data.jobId"
+
+
+@pytest.mark.parametrize(
+    ("type", "data"),
+    [
+        ("message.received", {"text": NUL}),
+        ("job.completed", JOB | {"status": "failed", "error": NUL}),
+        ("session.updated", {"abs": NUL}),
+        ("job.queued", {"jobId": "a\nb\n", "name": ""}),
+    ],
+)
+def test_other_text_may_have_any_character(type: str, data: Any) -> None:
+    assert json.loads(encode_event(type, data, turn_of(type)).raw) == data
 
 
 def test_a_reminder_is_due_at_an_aware_time() -> None:

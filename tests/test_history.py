@@ -283,6 +283,13 @@ async def test_an_import_brings_no_more_types_than_there_may_be(log: EventLog) -
     await whole(log)
 
 
+async def test_a_line_with_text_that_sqlite_would_cut_is_named(log: EventLog) -> None:
+    jobs = [line(n, type="job.started", data={"jobId": id}) for n, id in enumerate(["j1", "j\0a"])]
+    report = await log.import_events(jobs)
+    assert (report.added, [bad.number for bad in report.bad]) == (1, [2])
+    assert "data.jobId: has the character U+0000" in report.bad[0].why
+
+
 async def test_bad_lines_are_named_in_their_order(log: EventLog) -> None:
     lines = [line(0), line(7), b"{", line(0, data={"n": "other"}), b"[]", line(9), line(1)]
     report = await log.import_events(lines)

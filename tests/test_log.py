@@ -412,6 +412,15 @@ async def test_a_batch_is_all_or_nothing_and_an_empty_one_is_nothing(log: EventL
     await nothing_happened(log, session, 1)
 
 
+@pytest.mark.parametrize("name", ["title", "continuation_token"])
+async def test_a_session_is_not_started_with_text_that_sqlite_would_cut(log: EventLog, name: str) -> None:
+    more: dict[str, Any] = {name: "a\0b"}
+    with pytest.raises(InvalidEvent, match=r"U\+0000"):
+        await log.start_session("cut", **more)
+    with pytest.raises(SessionNotFound):
+        await log.session("cut")
+
+
 async def test_there_are_up_to_10000_types_of_ones_own(log: EventLog, session: Session) -> None:
     for start in range(0, MAX_OWN_TYPES, MAX_BATCH_EVENTS):
         await session.append_many([NewEvent(f"own.t{start + n}") for n in range(MAX_BATCH_EVENTS)])

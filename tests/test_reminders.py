@@ -492,3 +492,12 @@ async def test_a_log_that_is_closed_first_ends_it_quietly(tmp_path: Path) -> Non
     await reminding.idle()
     await reminding.stop()
     await reminding.stop()
+
+
+async def test_r114_a_reminder_whose_text_sqlite_would_cut_is_refused_and_nothing_is_stored(tmp_path: Path) -> None:
+    async with serving(tmp_path / "agent.db", ManualClock()) as (log, runtime):
+        session = await log.start_session("s1")
+        reminders = runtime.host_for("s1").reminders
+        with pytest.raises(InvalidEvent, match=r"data\.text: has the character U\+0000"):
+            await reminders.create("call\0 Bob", after_s=0)
+        assert (session.next_index, await reminders.list()) == (1, [])
