@@ -140,14 +140,17 @@ CREATE TABLE floor (
 ) STRICT, WITHOUT ROWID;
 INSERT INTO floor VALUES (1, 1);
 
--- What a session's own events say of it.
+-- What a session's own events say of it. `abs` is any JSON value, and kept as it was written: asked for twice, it comes
+-- as '[X,X]', while alone it would come as SQLite's own, with true as 1 and 2**70 as 1.18e+21.
 CREATE TRIGGER log_moves_session AFTER INSERT ON log
 WHEN NEW.type <= 6
 BEGIN
     UPDATE session SET
         title = coalesce(json_extract(NEW.data, '$.title'), title),
         sdk_agent_id = coalesce(json_extract(NEW.data, '$.sdkAgentId'), sdk_agent_id),
-        abs = iif(json_type(NEW.data, '$.abs') IS NULL, abs, json_quote(json_extract(NEW.data, '$.abs'))),
+        abs = iif(json_type(NEW.data, '$.abs') IS NULL, abs,
+                  (SELECT substr(pair, 2, (length(pair) - 3) / 2)
+                   FROM (SELECT json_extract(NEW.data, '$.abs', '$.abs') AS pair))),
         continuation_token = coalesce(json_extract(NEW.data, '$.continuationToken'), continuation_token),
         status = CASE NEW.type WHEN 3 THEN 'waiting' WHEN 4 THEN 'completed' WHEN 5 THEN 'failed'
                                WHEN 2 THEN status ELSE 'active' END

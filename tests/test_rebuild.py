@@ -96,6 +96,35 @@ async def test_wrong_rows_are_put_right_and_counted_and_no_others_are_touched(tm
         assert await tables(log) == {**wrong, name: live[name]}
 
 
+@pytest.mark.parametrize(
+    "value",
+    [True, False, 0, 2**70, 1.0, 1e300, "x", "[X,\0]", "5", '\u2028ü"', [], {}, [True, {"a": 2**70, "b": None}]],
+    ids=repr,
+)
+async def test_abs_is_the_same_value_live_after_a_restart_and_folded_again(tmp_path: Path, value: Any) -> None:
+    """Told by `repr`, because in Python true is equal to 1 and to 1.0."""
+    path = tmp_path / "agent.db"
+    async with EventLog(path) as log:
+        _ = await log.start_session("started", abs=value)
+        updated = await log.start_session("updated", abs="before")
+        _ = await updated.append("session.updated", {"abs": value})
+        assert await abs_of(log) == [repr(value)] * 2
+    async with EventLog(path, read_only=True) as log:
+        assert await abs_of(log) == [repr(value)] * 2
+    async with EventLog(path) as log:
+        assert [each.different for each in await rebuild(log, "sessions")] == [0]
+    wreck(path, "sessions")
+    async with EventLog(path) as log:
+        assert await abs_of(log) == ["None"] * 2
+        assert [each.different for each in await rebuild(log, "sessions")] == [2]
+    async with EventLog(path) as log:
+        assert await abs_of(log) == [repr(value)] * 2
+
+
+async def abs_of(log: EventLog) -> list[str]:
+    return [repr(info.abs) async for info in log.sessions()]
+
+
 async def test_a_rebuild_goes_on_while_events_come(tmp_path: Path) -> None:
     """What comes behind its last page is folded in the transaction that brings the new rows over."""
     async with EventLog(tmp_path / "agent.db", fold_limits=LIMITS) as log:

@@ -35,12 +35,13 @@ _COMPLETE = "session NOT IN (SELECT session FROM incomplete_session)"
 _FOLD_SESSIONS = f"""
     INSERT INTO session_anew (session, title, sdk_agent_id, abs, continuation_token, status)
     SELECT session, json_extract(data, '$.title'), json_extract(data, '$.sdkAgentId'),
-           iif(json_type(data, '$.abs') IS NULL, NULL, json_quote(json_extract(data, '$.abs'))),
+           iif(json_type(data, '$.abs') IS NULL, NULL, substr(abs_twice, 2, (length(abs_twice) - 3) / 2)),
            json_extract(data, '$.continuationToken'),
            CASE type WHEN 3 THEN 'waiting' WHEN 4 THEN 'completed' WHEN 5 THEN 'failed'
                      WHEN 2 THEN NULL ELSE 'active' END
-    FROM (SELECT position, session, type, iif(json_valid(data), data, 'null') AS data FROM log AS l
-          WHERE {_PAGE} AND type <= 6)
+    FROM (SELECT *, json_extract(data, '$.abs', '$.abs') AS abs_twice
+          FROM (SELECT position, session, type, iif(json_valid(data), data, 'null') AS data FROM log AS l
+                WHERE {_PAGE} AND type <= 6))
     WHERE true ORDER BY position
     ON CONFLICT (session) DO UPDATE SET
         title = coalesce(excluded.title, title), sdk_agent_id = coalesce(excluded.sdk_agent_id, sdk_agent_id),
