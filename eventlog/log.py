@@ -19,7 +19,6 @@ from eventlog.errands import Errands
 from eventlog.errors import (
     InvalidEvent,
     InvalidName,
-    LimitExceeded,
     LogClosed,
     LogShortened,
     NotALog,
@@ -44,7 +43,7 @@ from eventlog.serving import Commands, LogCommands, Server
 from eventlog.session import Session, info_now
 from eventlog.store.checking import Progress, Report, check
 from eventlog.store.drafting import Append
-from eventlog.store.events import MAX_OWN_TYPES, MAX_TYPES, info_at_start, last_position
+from eventlog.store.events import info_at_start, last_position
 from eventlog.store.heads import Head
 from eventlog.store.index import SLICE_ROWS
 from eventlog.store.projections import ProjectionState, state_of
@@ -420,10 +419,8 @@ class EventLog:
         store = self._store
         if store is None:
             raise LogClosed()
-        writer, types = store.writer, store.events.types
+        writer = store.writer
         append = Append(head, items, asyncio.Future(loop=writer.loop), expected_index, start)
-        if len(types) >= MAX_TYPES and append.has_new_type(types):
-            raise LimitExceeded("event types of your own", MAX_OWN_TYPES, MAX_OWN_TYPES + 1)
         return writer.append(append)
 
     def _landed(self, recorded: list[Event[Any]], appends: list[Append]) -> None:

@@ -15,8 +15,8 @@ from eventlog.observe.limits import ObserveLimits
 from eventlog.store import (
     checking,
     cursors,
+    drafting,
     erasure,
-    events,
     hook_lists,
     index,
     projections,
@@ -66,7 +66,7 @@ LIMITS: Numbers = {
     "batch_events": Number(encoding.MAX_BATCH_EVENTS, "events of one append_many"),
     "batch_bytes": Number(encoding.MAX_BATCH_BYTES, "bytes of one append_many"),
     "id_characters": Number(encoding.MAX_ID_CHARACTERS, "characters of the id of a session or a turn, or of a key"),
-    "own_types": Number(events.MAX_OWN_TYPES, "event types of one log beside the vocabulary"),
+    "own_types": Number(drafting.MAX_OWN_TYPES, "event types of one log beside the vocabulary"),
     # the file and its owner
     "errands": Number(errands.MAX_RUNNING, "pieces of care for the file that other processes ask for at once"),
     "queue_events": Number(writer.MAX_QUEUE_EVENTS, "events that wait for the writer; then append waits"),

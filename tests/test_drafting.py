@@ -11,15 +11,16 @@ from typing import Any
 
 import pytest
 
-from eventlog.errors import IndexConflict, KeyConflict, SessionNotFound, StorageFull
-from eventlog.events import Event, NewEvent
+from eventlog.errors import IndexConflict, KeyConflict, LimitExceeded, SessionNotFound, StorageFull
+from eventlog.events import MAX_BATCH_EVENTS, Event, NewEvent, SessionStarted
 from eventlog.log import EventLog
 from eventlog.session import Session
-from eventlog.store.drafting import checksum
+from eventlog.store.drafting import MAX_OWN_TYPES, checksum
 from eventlog.store.writer import GROUP_ROWS, MAX_SESSIONS_AHEAD
 from tests.log_kit import all_of, indexes, whole
 
 LARGE = {"v": "x" * 20_000}
+STARTED = SessionStarted(channel_id="c", mode="chat", purpose="live", project_id="p")
 
 
 def line(session_id: str, index: int) -> bytes:
@@ -111,6 +112,62 @@ async def test_groups_follow_one_another_without_being_drafted_again(tmp_path: P
 
         await asyncio.gather(*[live(number) for number in range(3 * GROUP_ROWS)])
         assert log.store.events.redrafted == 0
+        await whole(log)
+
+
+async def with_types(log: EventLog, count: int) -> Session:
+    """A session whose log has so many types of its own."""
+    session = await log.start_session("s")
+    for start in range(0, count, MAX_BATCH_EVENTS):
+        await session.append_many([NewEvent(f"own.t{n}") for n in range(start, min(start + MAX_BATCH_EVENTS, count))])
+    return session
+
+
+async def test_no_type_is_given_out_beyond_the_limit_however_many_come_at_once(tmp_path: Path) -> None:
+    """5,000 new types where 10 are left: ten are stored, and appends of known types go on between the refused ones."""
+    path = tmp_path / "agent.db"
+    async with EventLog(path, durability="process") as log:
+        session = await with_types(log, MAX_OWN_TYPES - 10)
+        before = session.next_index
+        new = [session.append(f"own.new{n}") for n in range(5_000)]
+        known = [session.append(f"own.t{n}") for n in range(500)]
+        mixed = [append for n in range(500) for append in (*new[10 * n : 10 * n + 10], known[n])]
+        outcomes = await asyncio.gather(*mixed, return_exceptions=True)
+        refused = [each for each in outcomes if isinstance(each, LimitExceeded)]
+        stored = [each for each in outcomes if isinstance(each, Event)]
+        assert (len(refused), len(stored)) == (4_990, 510)
+        assert {error.actual for error in refused} == {MAX_OWN_TYPES + 1}
+        assert indexes(stored) == list(range(before, before + 510))
+        assert [event.type for event in stored if "new" in event.type] == [f"own.new{n}" for n in range(10)]
+        await whole(log)
+    async with EventLog(path, durability="process") as log:
+        assert log.store.events.own_types() == MAX_OWN_TYPES
+        assert (await log.session("s")).next_index == before + 510
+
+
+async def test_a_batch_with_one_type_too_many_is_refused_whole_and_takes_no_type(tmp_path: Path) -> None:
+    async with EventLog(tmp_path / "agent.db", durability="process") as log:
+        session = await with_types(log, MAX_OWN_TYPES - 2)
+        before = session.next_index
+        batch = [NewEvent(f"own.{name}") for name in ("t1", "a", "b", "c", "t2")]
+        whole_batch, start, fits, more, too_late = await asyncio.gather(
+            session.append_many(batch),
+            log.start_session("new"),
+            session.append_many([NewEvent(f"own.{name}") for name in ("x", "t1", "y", "x", "y")]),
+            session.append_many([NewEvent("own.x"), NewEvent("own.t1")]),
+            log.record_start("late", STARTED, more=[NewEvent("own.z")]),
+            return_exceptions=True,
+        )
+        assert isinstance(whole_batch, LimitExceeded)
+        assert whole_batch.actual == MAX_OWN_TYPES + 1
+        assert isinstance(too_late, LimitExceeded)
+        assert isinstance(start, Session)
+        assert isinstance(fits, list)
+        assert isinstance(more, list)
+        assert indexes([*fits, *more]) == list(range(before, before + 7))
+        assert [info.id async for info in log.sessions()] == ["s", "new"]
+        assert log.store.events.own_types() == MAX_OWN_TYPES
+        assert (await log.record_start("late", STARTED)).index == 0, "its id is free again"
         await whole(log)
 
 

@@ -17,7 +17,7 @@ from eventlog.errors import InvalidEvent, SessionExists
 from eventlog.events import MAX_EVENT_BYTES, Event
 from eventlog.history import MAX_LINE_BYTES, MAX_NAMED, ImportReport, lines_of
 from eventlog.log import EventLog
-from eventlog.store.events import MAX_OWN_TYPES
+from eventlog.store.drafting import MAX_OWN_TYPES
 from tests.log_kit import all_of, child, fill, indexes, line_of, whole
 from tests.real_data import real_data
 

@@ -25,7 +25,7 @@ from eventlog.errors import (
 from eventlog.events import Event, MessageReceived, NewEvent, SessionInfo, TokenUsage, TurnCompleted
 from eventlog.log import EventLog
 from eventlog.session import Session
-from eventlog.store.events import MAX_OWN_TYPES
+from eventlog.store.drafting import MAX_OWN_TYPES
 from eventlog.testing import ManualClock
 from tests.log_kit import Attempt, all_of, fill, indexes, nothing_happened, whole
 

@@ -28,7 +28,6 @@ UNTOLD = {
     "MAX_PREPARED_STATEMENTS": "how many statements are kept, not what they may do",
     "MAX_PATH_BYTES": "the kernels'; a longer path is replaced",
     "MAX_SESSION_TYPE": "a key of the vocabulary",
-    "MAX_TYPES": "MAX_OWN_TYPES and the vocabulary",
     "MAX_LOCK_BYTES": "of a file that only we write",
 }
 

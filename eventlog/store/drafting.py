@@ -14,12 +14,14 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from eventlog.encoding import Encoded, encode_json
-from eventlog.errors import IndexConflict, KeyConflict, SessionExists, SessionNotFound
+from eventlog.errors import IndexConflict, KeyConflict, LimitExceeded, SessionExists, SessionNotFound
 from eventlog.events import Event, SessionInfo, decode_json
 from eventlog.store.database import Outcome
 from eventlog.store.heads import Head
 
 FIRST_OWN_TYPE = 1000
+MAX_OWN_TYPES = 10_000
+END_OF_OWN_TYPES = FIRST_OWN_TYPE + MAX_OWN_TYPES
 MAX_SESSION_TYPE = 6  # types up to this key move the session's own state
 
 COLUMNS: tuple[str, ...] = ("position", "at", "session", "idx", "type", "turn_id", "data", "checksum", "key")
@@ -41,13 +43,6 @@ class Append(msgspec.Struct, eq=False):
     is_settled: bool = False
     size_bytes: int = 0
     """What it counts for in the queue."""
-
-    def has_new_type(self, types: dict[str, int]) -> bool:
-        """Whether one of its events has a type that the file does not know."""
-        for item in self.items:  # noqa: SIM110  any() makes a generator for each append
-            if item.type not in types:
-                return True
-        return False
 
     async def settled(self) -> None:
         """Return when it is stored or refused, however often the waiter is cancelled."""
@@ -139,9 +134,13 @@ class Draft:
             if index is None:
                 index = head.next_index
             can_be_refused = (
-                append.start or append.expected_index is not None or append.items[0].key or head.key is None
+                append.start
+                or append.expected_index is not None
+                or append.items[0].key
+                or head.key is None
+                or base.next_type + len(append.items) > END_OF_OWN_TYPES
             )
-            if can_be_refused and not self._accept(append, index, base):
+            if can_be_refused and not (_has_types_left(append, base, types) and self._accept(append, index, base)):
                 continue
             events, session, session_id = append.events, head.key or base.started[head], head.id
             for item in append.items:
@@ -206,6 +205,18 @@ def has_keys(group: list[Append]) -> bool:
     for append in group:  # noqa: SIM110  any() makes a generator for each group
         if append.items[0].key is not None:
             return True
+    return False
+
+
+def _has_types_left(append: Append, base: Base, types: dict[str, int]) -> bool:
+    """Refuses a whole append before a row of it is made: what is refused takes no type either."""
+    if base.next_type + len(append.items) <= END_OF_OWN_TYPES:
+        return True
+    new = {item.type for item in append.items if item.type not in types and item.type not in base.types}
+    if not new or base.next_type + len(new) <= END_OF_OWN_TYPES:
+        return True
+    known = base.next_type - FIRST_OWN_TYPE
+    append.error = LimitExceeded("event types of your own", MAX_OWN_TYPES, known + len(new))
     return False
 
 

@@ -28,8 +28,6 @@ from eventlog.store.drafting import (
 )
 from eventlog.store.heads import Head, Tail
 
-MAX_OWN_TYPES = 10_000
-MAX_TYPES = len(TYPE_KEYS) + MAX_OWN_TYPES
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 ROWS_PER_STATEMENT = 128  # each number of rows up to this has a prepared statement of its own

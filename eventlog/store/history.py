@@ -11,8 +11,8 @@ from typing import Any
 
 from eventlog.events import Envelope, SessionStarted
 from eventlog.store.database import in_transaction
-from eventlog.store.drafting import COLUMNS, FIRST_OWN_TYPE, checksum, same_json
-from eventlog.store.events import MAX_OWN_TYPES, Events, info_at_start, insert_rows, insert_session
+from eventlog.store.drafting import COLUMNS, FIRST_OWN_TYPE, MAX_OWN_TYPES, checksum, same_json
+from eventlog.store.events import Events, info_at_start, insert_rows, insert_session
 from eventlog.store.gate import gate
 from eventlog.store.heads import Head
 from eventlog.store.reading import find_session
