@@ -140,18 +140,20 @@ CREATE TABLE floor (
 ) STRICT, WITHOUT ROWID;
 INSERT INTO floor VALUES (1, 1);
 
--- What a session's own events say of it. `abs` is any JSON value, and kept as it was written: asked for twice, it comes
--- as '[X,X]', while alone it would come as SQLite's own, with true as 1 and 2**70 as 1.18e+21.
+-- What a session's own events say of it, in the fields that their type has; any other field is its writer's. `abs` is
+-- any JSON value, and kept as it was written: asked for twice, it comes as '[X,X]', while alone it would come as
+-- SQLite's own value, with true as 1 and 2**70 as 1.18e+21.
 CREATE TRIGGER log_moves_session AFTER INSERT ON log
 WHEN NEW.type <= 6
 BEGIN
     UPDATE session SET
-        title = coalesce(json_extract(NEW.data, '$.title'), title),
-        sdk_agent_id = coalesce(json_extract(NEW.data, '$.sdkAgentId'), sdk_agent_id),
-        abs = iif(json_type(NEW.data, '$.abs') IS NULL, abs,
+        title = iif(NEW.type > 2, title, coalesce(json_extract(NEW.data, '$.title'), title)),
+        sdk_agent_id = iif(NEW.type > 2, sdk_agent_id, coalesce(json_extract(NEW.data, '$.sdkAgentId'), sdk_agent_id)),
+        abs = iif(NEW.type > 2 OR json_type(NEW.data, '$.abs') IS NULL, abs,
                   (SELECT substr(pair, 2, (length(pair) - 3) / 2)
                    FROM (SELECT json_extract(NEW.data, '$.abs', '$.abs') AS pair))),
-        continuation_token = coalesce(json_extract(NEW.data, '$.continuationToken'), continuation_token),
+        continuation_token = iif(NEW.type > 3, continuation_token,
+                                 coalesce(json_extract(NEW.data, '$.continuationToken'), continuation_token)),
         status = CASE NEW.type WHEN 3 THEN 'waiting' WHEN 4 THEN 'completed' WHEN 5 THEN 'failed'
                                WHEN 2 THEN status ELSE 'active' END
     WHERE session = NEW.session;
@@ -172,7 +174,7 @@ CREATE TRIGGER log_moves_job AFTER INSERT ON log
 WHEN NEW.type BETWEEN 9 AND 11 AND json_type(NEW.data, '$.jobId') IS NOT NULL  -- else it was forgotten, and imported
 BEGIN
     INSERT INTO job (session, job_id, name, status, position)
-    VALUES (NEW.session, json_extract(NEW.data, '$.jobId'), json_extract(NEW.data, '$.name'),
+    VALUES (NEW.session, json_extract(NEW.data, '$.jobId'), iif(NEW.type = 9, json_extract(NEW.data, '$.name'), NULL),
             CASE NEW.type WHEN 9 THEN 'queued' WHEN 10 THEN 'running' ELSE json_extract(NEW.data, '$.status') END,
             NEW.position)
     ON CONFLICT (session, job_id) DO UPDATE

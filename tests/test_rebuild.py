@@ -121,6 +121,26 @@ async def test_abs_is_the_same_value_live_after_a_restart_and_folded_again(tmp_p
         assert await abs_of(log) == [repr(value)] * 2
 
 
+async def test_fields_that_a_type_has_not_move_neither_its_session_nor_its_job(tmp_path: Path) -> None:
+    """They are stored with the event, and they are its writer's: live, after a restart, and folded again."""
+    path, foreign = tmp_path / "agent.db", {"title": "a\0b", "sdkAgentId": "x", "abs": 5, "name": "other"}
+    async with EventLog(path) as log:
+        session = await log.start_session("s", title="t", abs=True, continuation_token="k")
+        _ = await session.append("session.waiting", foreign)
+        _ = await session.append("turn.started", foreign | {"continuationToken": "other"}, turn_id="t1")
+        for name in ("session.failed", "session.completed"):
+            _ = await session.append(name, foreign | {"continuationToken": "other", "message": "m"})
+        _ = await session.append("job.queued", {"jobId": "j1", "name": "n"})
+        _ = await session.append("job.started", {"jobId": "j1"} | foreign)
+        _ = await session.append("job.started", {"jobId": "j2"} | foreign)
+        info = session.info
+        assert (info.title, info.sdk_agent_id, repr(info.abs), info.continuation_token) == ("t", None, "True", "k")
+        assert [(await log.job(id)).name for id in ("j1", "j2")] == ["n", None]
+    async with EventLog(path) as log:
+        assert (await log.session("s")).info == info
+        assert [each.different for each in await rebuild(log)] == [0] * 4
+
+
 async def abs_of(log: EventLog) -> list[str]:
     return [repr(info.abs) async for info in log.sessions()]
 

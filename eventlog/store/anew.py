@@ -34,9 +34,10 @@ _COMPLETE = "session NOT IN (SELECT session FROM incomplete_session)"
 
 _FOLD_SESSIONS = f"""
     INSERT INTO session_anew (session, title, sdk_agent_id, abs, continuation_token, status)
-    SELECT session, json_extract(data, '$.title'), json_extract(data, '$.sdkAgentId'),
-           iif(json_type(data, '$.abs') IS NULL, NULL, substr(abs_twice, 2, (length(abs_twice) - 3) / 2)),
-           json_extract(data, '$.continuationToken'),
+    SELECT session, iif(type > 2, NULL, json_extract(data, '$.title')),
+           iif(type > 2, NULL, json_extract(data, '$.sdkAgentId')),
+           iif(type > 2 OR json_type(data, '$.abs') IS NULL, NULL, substr(abs_twice, 2, (length(abs_twice) - 3) / 2)),
+           iif(type > 3, NULL, json_extract(data, '$.continuationToken')),
            CASE type WHEN 3 THEN 'waiting' WHEN 4 THEN 'completed' WHEN 5 THEN 'failed'
                      WHEN 2 THEN NULL ELSE 'active' END
     FROM (SELECT *, json_extract(data, '$.abs', '$.abs') AS abs_twice
@@ -79,7 +80,8 @@ _PASSED_TURNS = f"SELECT position FROM log AS l WHERE {_PAGE} AND type = 7 AND t
 
 # A job's event is as it was appended only if it names its job, and its status where it ends it.
 _JOBS = f"""
-    SELECT position, session, type, json_extract(data, '$.jobId') AS job_id, json_extract(data, '$.name') AS name,
+    SELECT position, session, type, json_extract(data, '$.jobId') AS job_id,
+           iif(type = 9, json_extract(data, '$.name'), NULL) AS name,
            CASE type WHEN 9 THEN 'queued' WHEN 10 THEN 'running' ELSE json_extract(data, '$.status') END AS status
     FROM (SELECT position, session, type, iif(json_valid(data), data, 'null') AS data FROM log AS l
           WHERE {_PAGE} AND type BETWEEN 9 AND 11)

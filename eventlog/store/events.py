@@ -260,7 +260,7 @@ def moved(info: SessionInfo | None, event: Event[Any]) -> SessionInfo | None:
         for name in ("title", "sdk_agent_id", "abs", "continuation_token")
         if (value := getattr(data, name, None)) is not None
     }
-    if "abs" not in changes and "abs" in decode_json(event.raw):
+    if "abs" not in changes and hasattr(data, "abs") and "abs" in decode_json(event.raw):
         changes["abs"] = None  # of all of these, only this one can be set to null
     if event.type != "session.updated":
         changes["status"] = _STATUS.get(event.type, "active")
