@@ -187,6 +187,28 @@ async def test_what_is_popped_and_cleared_stays_in_the_history(log: EventLog, me
     assert {event.turn_id for event in events} == {"t1"}
 
 
+@pytest.mark.parametrize("last", ["added", "popped", "cleared"])
+async def test_a_conversation_that_was_forgotten_is_empty_and_goes_on(
+    log: EventLog, memory: EventLogSession, last: str
+) -> None:
+    await memory.add_items([message(n) for n in range(20)])
+    if last == "popped":
+        await memory.pop_item()
+    if last == "cleared":
+        await memory.clear_session()
+    await log.forget("s1")
+    assert await memory.get_items() == await memory.get_items(5) == []
+    assert await memory.pop_item() is None
+    await memory.add_items([message(100), message(101)])
+    for each in (memory, await EventLogSession.open(log, "s1")):
+        assert await each.get_items() == await each.get_items(5) == [message(100), message(101)]
+    assert await memory.pop_item() == message(101)
+    assert await memory.get_items() == [message(100)]
+    await memory.clear_session()
+    assert await memory.get_items() == []
+    assert await memory.pop_item() is None
+
+
 async def test_hooks_see_what_the_sdk_remembers_and_forgets(log: EventLog) -> None:
     seen: list[str] = []
 

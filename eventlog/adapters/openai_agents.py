@@ -128,7 +128,10 @@ class EventLogSession:
     # -- the fold -------------------------------------------------------------------------------------------------
 
     async def _newest(self, limit: int | None) -> AsyncIterator[Event[Any]]:
-        """What added the items that count, newest first. What an event takes back was before it, so it is known."""
+        """What added the items that count, newest first. What an event takes back was before it, so it is known.
+
+        A forgotten event is the end, as a clear is: all that was before it was forgotten with it.
+        """
         popped: set[int] = set()
         before, left = None, limit
         while left is None or left > 0:
@@ -136,7 +139,7 @@ class EventLogSession:
             read = 0
             async for event in self._session.read(before=before, limit=size, types=_TYPES, reverse=True):
                 before, read = event.index, read + 1
-                if event.type == ITEMS_CLEARED:
+                if event.is_forgotten or event.type == ITEMS_CLEARED:
                     return
                 if event.type == ITEM_POPPED:
                     popped.add(event.data.index)
