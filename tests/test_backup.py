@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import resource
 import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from eventlog.errors import DamagedFile, LogShortened
+from eventlog.errors import DamagedFile, EventLogError, LogShortened, StorageFull, StoreError
 from eventlog.events import Event
 from eventlog.log import EventLog
 from eventlog.store import backup
@@ -178,6 +182,66 @@ async def test_a_damaged_log_gives_no_backup_that_calls_itself_whole(tmp_path: P
         with pytest.raises(DamagedFile, match="event 2 of session 's'"):
             await log.backup(tmp_path / "b.db")
     assert not (tmp_path / "b.db").exists()
+
+
+@contextmanager
+def files_end_at(size_bytes: int) -> Iterator[None]:
+    """No file of this process can be written behind that: a real error of the system, EFBIG, which SQLite meets."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("size_bytes", [0, 4_096, 100_000])
+async def test_a_copy_that_cannot_be_written_is_no_damage_of_the_log(tmp_path: Path, size_bytes: int) -> None:
+    target = tmp_path / "b.db"
+    async with EventLog(tmp_path / "agent.db") as log:
+        await fill(await log.start_session("s"), 500)
+        with files_end_at(size_bytes), pytest.raises(StoreError) as refused:
+            await log.backup(target)
+        assert str(target) in str(refused.value)
+        assert str(log.path) not in str(refused.value)
+        assert [name for name in everything_in(tmp_path) if "b.db" in name] == []
+        await whole(log)
+        assert (await log.backup(target)).events == log.head
+
+
+def _os_full(_: Path) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _sqlite_full(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA max_page_count = 1")
+        connection.execute("CREATE TABLE t (x)")
+
+
+def _os_fault(_: Path) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@pytest.mark.parametrize(
+    ("fail", "kind"), [(_os_full, StorageFull), (_sqlite_full, StorageFull), (_os_fault, StoreError)]
+)
+def test_what_keeps_a_copy_from_being_written_is_told_with_its_name(
+    tmp_path: Path, fail: Any, kind: type[EventLogError]
+) -> None:
+    with pytest.raises(kind, match=r"the backup /place/b\.db"), backup._writing(Path("/place/b.db")):
+        fail(tmp_path / "full.db")
+
+
+def test_what_keeps_the_log_from_being_read_stays_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "noise.db").write_bytes(b"noise" * 1_000)
+    with (
+        closing(sqlite3.connect(tmp_path / "noise.db")) as source,
+        closing(sqlite3.connect(tmp_path / "b.db")) as copy,
+        pytest.raises(sqlite3.DatabaseError, match="not a database"),
+        backup._writing(tmp_path / "b.db"),
+    ):
+        source.backup(copy)
 
 
 async def test_a_backup_begins_an_era_of_its_own_and_a_restored_one_is_noticed(tmp_path: Path) -> None:

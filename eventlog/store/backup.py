@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from eventlog.errors import DamagedFile, EventLogError
+from eventlog.errors import DamagedFile, EventLogError, StorageFull, StoreError
 from eventlog.events import Event
 from eventlog.store.checking import Report, check
 from eventlog.store.database import tell
@@ -37,6 +37,18 @@ PROVEN_EVENTS = 64
 """Proven at once: an append may have to wait until a thread that does so lets the interpreter go."""
 SIDES = ("", "-wal", "-shm", "-journal", ".head")
 """What must not be there before: SQLite, or the proof of another log, would be believed beside the copy."""
+
+OF_THE_LOG = (
+    "SQLITE_IOERR_READ",
+    "SQLITE_IOERR_SHORT_READ",
+    "SQLITE_IOERR_CORRUPTFS",
+    "SQLITE_IOERR_SHM",
+    "SQLITE_CORRUPT",
+    "SQLITE_NOTADB",
+    "SQLITE_BUSY",
+    "SQLITE_LOCKED",
+)
+"""What begins the names of errors that come of reading. All others are the copy's: from the log it is only read."""
 
 Progress = Callable[[int, int], None]
 
@@ -57,14 +69,15 @@ class _Stopped(Exception):
 async def back_up(store: Store, target: Path, progress: Progress | None) -> BackedUp:
     """Copy the log to a new file of mode 0600, prove it, and only then give it its name.
 
-    `progress(done, total)` is in bytes: of all that is copied, and of all that is proven. Raises FileExistsError, and
-    DamagedFile when the copy is not whole, because the log is not; nothing is left behind then.
+    `progress(done, total)` is in bytes: of all that is copied, and of all that is proven. Raises FileExistsError,
+    DamagedFile when the copy is not whole, because the log is not, and StorageFull or StoreError when the copy cannot
+    be written; nothing is left behind then.
     """
     target = _absolute(target)
     _remove_what_was_left(target)
     _refuse_existing(target)
     with _partial(target) as partial:
-        position, size = await _copy(store, partial, progress)
+        position, size = await _copy(store, partial, target, progress)
         report = await _prove(Store(partial, store.clock, read_only=True), size, progress)
         if not report.ok:
             raise DamagedFile(store.path, f"its copy is not whole, and was not kept: {report.first_fault()}")
@@ -75,7 +88,7 @@ async def back_up(store: Store, target: Path, progress: Progress | None) -> Back
 # ------------------------------------------------------------------------------------------------------- the copy
 
 
-async def _copy(store: Store, partial: Path, progress: Progress | None) -> tuple[int, int]:
+async def _copy(store: Store, partial: Path, target: Path, progress: Progress | None) -> tuple[int, int]:
     """The position of the last event in the copy, and its size."""
     loop, stop = asyncio.get_running_loop(), threading.Event()
 
@@ -87,7 +100,7 @@ async def _copy(store: Store, partial: Path, progress: Progress | None) -> tuple
 
     async with store.aside() as aside:
         with store.checkpoints_suspended():
-            copying = aside.unit(_copy_snapshot, partial, told)
+            copying = aside.unit(_copy_snapshot, partial, target, told)
             try:
                 return await asyncio.shield(copying)
             except asyncio.CancelledError:
@@ -97,23 +110,46 @@ async def _copy(store: Store, partial: Path, progress: Progress | None) -> tuple
                 raise
 
 
-def _copy_snapshot(source: sqlite3.Connection, partial: Path, told: Progress) -> tuple[int, int]:
+def _copy_snapshot(source: sqlite3.Connection, partial: Path, target: Path, told: Progress) -> tuple[int, int]:
     source.execute("BEGIN")
     try:
         position = last_position(source)  # from here on it is one snapshot
         size = size_bytes(source)
         page_bytes = int(source.execute("PRAGMA page_size").fetchone()[0])
-        with closing(sqlite3.connect(partial, isolation_level=None)) as copy:
-            source.backup(
-                copy,
-                pages=STEP_PAGES,
-                progress=lambda _status, left, total: told((total - left) * page_bytes, total * page_bytes),
-            )
-            copy.execute("PRAGMA journal_mode = DELETE").fetchone()  # all of it in the one file
-        _sync(partial, os.O_RDWR)
+        with _writing(target):
+            with closing(sqlite3.connect(partial, isolation_level=None)) as copy:
+                source.backup(
+                    copy,
+                    pages=STEP_PAGES,
+                    progress=lambda _status, left, total: told((total - left) * page_bytes, total * page_bytes),
+                )
+                copy.execute("PRAGMA journal_mode = DELETE").fetchone()  # all of it in the one file
+            _sync(partial, os.O_RDWR)
         return position, size
     finally:
         source.execute("ROLLBACK")
+
+
+@contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    """Tell what keeps the copy from being written as such: the log, whose connection meets it, is not at fault."""
+    try:
+        yield
+    except OSError as error:
+        raise _unwritten(target, error.strerror or str(error), error.errno in (errno.ENOSPC, errno.EDQUOT)) from error
+    except sqlite3.Error as error:
+        name = getattr(error, "sqlite_errorname", None) or type(error).__name__
+        if name.startswith(OF_THE_LOG):
+            raise
+        raise _unwritten(target, f"{error} ({name})", name == "SQLITE_FULL") from error
+
+
+def _unwritten(target: Path, why: str, is_full: bool) -> EventLogError:
+    if is_full:
+        return StorageFull(f"no room for the backup {target}: {why}")
+    return StoreError(
+        f"the backup {target} cannot be written: {why}; choose another place for it, the log is as it was"
+    )
 
 
 async def _prove(copy: Store, size: int, progress: Progress | None) -> Report:
