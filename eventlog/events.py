@@ -358,10 +358,15 @@ def parse_envelope(line: bytes) -> Envelope:
     turn_id = None if wire.turn_id is msgspec.UNSET else wire.turn_id
     if raw == TOMBSTONE:
         return Envelope(wire.index, session_id, parse_time(wire.at), encode_tombstone(wire.type, turn_id))
-    encoded = encode_event(wire.type, _read("data", decode_json, raw), turn_id)
+    encoded = encode_event(wire.type, parse_data(raw), turn_id)
     if encoded.raw != raw:  # spaces, escapes, or a loss
         json.loads(raw, object_pairs_hook=_refuse_twins)
     return Envelope(wire.index, session_id, parse_time(wire.at), encoded)
+
+
+def parse_data(raw: bytes) -> Any:
+    """JSON as the plain data of an event; raises InvalidEvent for what is none, such as a number that is no float."""
+    return _read("data", decode_json, raw)
 
 
 def _read(path: str, decode: Callable[[bytes], Any], raw: bytes) -> Any:

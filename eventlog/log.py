@@ -606,7 +606,8 @@ class EventLog:
         """Copy the log to a new file, as it is at one moment, while appends go on; it is proven before this returns.
 
         The copy is a log of its own, in a new era once it is opened. `progress(done, total)` is in bytes, copied and
-        then proven, and is called on the loop. Raises FileExistsError, and DamagedFile when the log is not whole.
+        then proven, and is called on the loop. Raises FileExistsError, InvalidName for a path that names no file,
+        DamagedFile when the log is not whole, StorageFull or StoreError when the copy cannot be written.
         """
         return await upkeep.back_up(self.store, Path(path), progress)
 
@@ -623,7 +624,8 @@ class EventLog:
         Each rule stands for itself: sessions that ended `older_than_s` seconds ago; the oldest ones while the log has
         more than `keep_events`, or its pages take more than `keep_bytes`; with `deltas` every `*.appended` event whose
         text stands in a later `*.completed` of a turn that has ended. What is owed to extensions, jobs, reminders and
-        hooks that run stays. `progress(done, total)` is in events. Raises InvalidName when no rule is given.
+        hooks that run stays. `progress(done, total)` is in events. Raises InvalidName without a rule, or for one that
+        is negative or too large.
         """
         return await upkeep.prune(self, older_than_s, keep_events, keep_bytes, deltas, progress)
 

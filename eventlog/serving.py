@@ -32,7 +32,7 @@ from eventlog.errors import (
     SessionExists,
     SessionNotFound,
 )
-from eventlog.events import decode_json, parse_envelope
+from eventlog.events import parse_data, parse_envelope
 from eventlog.history import play
 from eventlog.messages import decode_as, decode_request, encode_done, encode_error, framed, receive, send
 from eventlog.store.endpoint import listen, peer_may_ask
@@ -172,7 +172,7 @@ class LogCommands:
     ) -> Appended:
         """Append one event; `start_in` is the channel in which a session is started that is not there."""
         log = self._log
-        content = decode_json(bytes(data))
+        content = parse_data(bytes(data))
         if start_in is not None:
             await self._start(session_id, start_in)
         event = await log.append(session_id, type, content, turn_id=turn_id, key=key, expected_index=expected_index)

@@ -29,6 +29,9 @@ SESSIONS_PER_UNIT = 200
 READERS_LIMIT_S = 5.0
 """How long readers may keep what was forgotten in the WAL before that is an error."""
 LOOK_AGAIN_S = 0.05
+MAX_AGE_S = 1_000_000_000_000
+"""Thirty thousand years: any time of the log, less that, is still one that SQLite can compare."""
+MAX_COUNT = 2**63 - 1
 
 Progress = Callable[[int, int], None]
 
@@ -135,15 +138,22 @@ def _rules(
     log: EventLog, older_than_s: float | None, keep_events: int | None, keep_bytes: int | None, deltas: bool
 ) -> Rules | None:
     """Those of whole sessions, None without any."""
-    for name, value in (("older_than_s", older_than_s), ("keep_events", keep_events), ("keep_bytes", keep_bytes)):
-        if value is not None and value < 0:
-            raise InvalidName(name, value, "must not be negative")
+    _check_rule("older_than_s", older_than_s, float, MAX_AGE_S)
+    _check_rule("keep_events", keep_events, int, MAX_COUNT)
+    _check_rule("keep_bytes", keep_bytes, int, MAX_COUNT)
     if older_than_s is keep_events is keep_bytes is None:
         if not deltas:
             raise InvalidName("prune", None, "says nothing of what is to go; give an age, a number, a size or deltas")
         return None
     cutoff_us = None if older_than_s is None else log.store.clock.now_us() - round(older_than_s * 1_000_000)
     return Rules(cutoff_us, keep_events, keep_bytes)
+
+
+def _check_rule(name: str, value: float | None, kind: type, most: int) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, kind)) or not 0 <= value <= most:  # NaN is neither
+        raise InvalidName(name, value, f"must be a number from 0 to {most:,}{'' if kind is float else ', a whole one'}")
 
 
 class _Pruning:

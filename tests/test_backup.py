@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from eventlog.errors import DamagedFile, EventLogError, LogShortened, StorageFull, StoreError
+from eventlog.errors import DamagedFile, EventLogError, InvalidName, LogShortened, StorageFull, StoreError
 from eventlog.events import Event
 from eventlog.log import EventLog
 from eventlog.store import backup
@@ -93,6 +93,15 @@ async def test_a_file_that_comes_there_meanwhile_is_not_written_over(tmp_path: P
             await log.backup(target, progress=come)
     assert target.read_bytes() == b"mine"
     assert [name for name in everything_in(tmp_path) if "partial" in name] == []
+
+
+@pytest.mark.parametrize("path", ["/", "//", "a\0b", "\0", "\ud800", "\udc80.db"])
+async def test_what_names_no_file_is_refused_before_anything_runs(tmp_path: Path, path: str) -> None:
+    async with EventLog(tmp_path / "agent.db") as log:
+        before = everything_in(tmp_path)
+        with pytest.raises(InvalidName, match="names no file"):
+            await log.backup(path)
+        assert everything_in(tmp_path) == before
 
 
 async def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -22,11 +22,14 @@ import msgspec
 import pytest
 
 from eventlog.control import ask, import_live, steer
+from eventlog.durable.dead_letters import DeadLetters
+from eventlog.durable.operators import OperatorCommands
 from eventlog.encoding import MAX_EVENT_BYTES
 from eventlog.errors import (
     EventLogError,
     IndexConflict,
     InvalidEvent,
+    InvalidName,
     InvalidRequest,
     KeyConflict,
     LimitExceeded,
@@ -258,6 +261,56 @@ async def test_what_is_not_served_or_not_asked_rightly_is_refused(
         with pytest.raises(kind, match=why):
             await ask(path, command, **arguments)
         assert log.head == 0
+
+
+async def ask_to_the_end(path: Path, command: str, arguments: dict[str, Any]) -> None:
+    """Also of what is an errand."""
+    errand = await ask(path, command, **arguments)
+    await ask(path, "errand", errand=errand)
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "kind"),
+    [
+        *(
+            ("append", {"sessionId": "s1", "type": "acme.note", "data": data}, InvalidEvent)
+            for data in (b"1e999", b'{"n": 1e999}', b"[1]", b"7", b'"text"')
+        ),
+        ("append", {"sessionId": "s1", "type": "acme.note", "data": b"{}", "expectedIndex": 10**30}, IndexConflict),
+        ("append", {"sessionId": "s1", "type": "acme.note", "data": b"{}", "expectedIndex": -1}, IndexConflict),
+        ("append", {"sessionId": "s1", "type": "acme.note", "data": b"{}", "key": "\0"}, InvalidEvent),
+        ("import", {"lines": [[10**30, {}]], "firstNew": 1}, InvalidEvent),
+        *(("prune", {"olderThanS": age}, InvalidName) for age in (1e308, -1, -1e308, 10**30)),
+        *(("prune", {name: n}, InvalidName) for name in ("keepEvents", "keepBytes") for n in (-1, 2**63, 10**30)),
+        *(("backup", {"path": path}, InvalidName) for path in ("/", "a\0b")),
+        *(("backup", {"path": path}, OSError) for path in ("", ".", "..", "x" * 300)),
+        *(("forget", {"sessionIds": [name]}, EventLogError) for name in ("", "\0", "\u202e", "x" * 300)),
+        *((command, {"errand": n}, InvalidRequest) for command in ("errand", "errand.cancel") for n in (-1, 10**30)),
+        *(("extensions.install", {"path": path}, EventLogError) for path in ("", "\0", "/")),
+        ("extensions.install", {"path": "x" * 300}, OSError),
+        *(("extensions.grant", {"name": n, "project": n}, EventLogError) for n in ("", "\0", "/")),
+        *(("dead.retry", {"eventId": id}, InvalidName) for id in ("", "\0", "x:-1", f"x:{10**30}")),
+        ("dead.discard", {"eventId": "x:1", "extension": "\0", "reason": "r"}, InvalidName),
+    ],
+)
+async def test_what_no_command_can_do_is_a_refusal_and_never_an_open_outcome(
+    path: Path, command: str, arguments: dict[str, Any], kind: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    named = {
+        name: msgspec.Raw(
+            value if isinstance(value, bytes) else json.dumps(value).encode()
+        )  # not checked before it is sent
+        for name, value in arguments.items()
+    }
+    async with EventLog(path) as log:
+        _ = log.commands.add(OperatorCommands(log, None, DeadLetters(log)).all())
+        await log.start_session("s1")
+        head = log.head
+        with pytest.raises(kind) as refused:
+            await ask_to_the_end(path, command, named)
+        assert not isinstance(refused.value, OutcomeUnknown)
+        assert caplog.text == ""
+        assert log.head == head
 
 
 async def test_an_unexpected_error_is_logged_by_the_owner_and_the_next_one_is_served(

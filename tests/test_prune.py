@@ -93,7 +93,15 @@ async def test_the_oldest_sessions_go_until_the_file_is_small_enough_and_it_shri
         await whole(log)
 
 
-@pytest.mark.parametrize("rule", [{}, {"older_than_s": -1}, {"keep_events": -1}, {"keep_bytes": -1}])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {},
+        *({"older_than_s": age} for age in (-1, -1e-9, 1e308, 10**400, float("nan"), float("inf"), "1", True)),
+        {"older_than_s": 1e12 + 1, "deltas": True},
+        *({name: number} for name in ("keep_events", "keep_bytes") for number in (-1, 2**63, 1.5, "1", True)),
+    ],
+)
 async def test_a_prune_without_a_rule_or_with_one_that_cannot_be_is_refused(
     tmp_path: Path, rule: dict[str, Any]
 ) -> None:
@@ -103,6 +111,12 @@ async def test_a_prune_without_a_rule_or_with_one_that_cannot_be_is_refused(
     async with EventLog(tmp_path / "agent.db", read_only=True) as log:
         with pytest.raises(ReadOnlyLog):
             await log.prune(deltas=True)
+
+
+async def test_the_largest_rules_are_taken_and_nothing_is_so_old(tmp_path: Path) -> None:
+    async with EventLog(tmp_path / "agent.db") as log:
+        await ended(log, "a")
+        assert (await log.prune(older_than_s=1e12, keep_events=2**63 - 1, keep_bytes=2**63 - 1)).sessions == 0
 
 
 async def test_a_session_goes_in_bounded_transactions_and_its_beginning_first(

@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from eventlog.errors import DamagedFile, EventLogError, StorageFull, StoreError
+from eventlog.errors import DamagedFile, EventLogError, InvalidName, StorageFull, StoreError
 from eventlog.events import Event
 from eventlog.store.checking import Report, check
 from eventlog.store.database import tell
@@ -70,10 +70,10 @@ async def back_up(store: Store, target: Path, progress: Progress | None) -> Back
     """Copy the log to a new file of mode 0600, prove it, and only then give it its name.
 
     `progress(done, total)` is in bytes: of all that is copied, and of all that is proven. Raises FileExistsError,
-    DamagedFile when the copy is not whole, because the log is not, and StorageFull or StoreError when the copy cannot
-    be written; nothing is left behind then.
+    InvalidName for what names no file, DamagedFile when the copy is not whole, because the log is not, and StorageFull
+    or StoreError when the copy cannot be written; nothing is left behind then.
     """
-    target = _absolute(target)
+    target = _named(target)
     _remove_what_was_left(target)
     _refuse_existing(target)
     with _partial(target) as partial:
@@ -171,8 +171,19 @@ def _nothing_lands(recorded: list[Event[Any]], appends: list[Append]) -> None:
 # ------------------------------------------------------------------------------------------------------ its name
 
 
-def _absolute(path: Path) -> Path:
+def _named(path: Path) -> Path:
+    """The absolute path of a file that can have such a name; raises InvalidName for others."""
+    text = str(path)
+    if not path.absolute().name or "\0" in text or not _is_unicode(text):
+        raise InvalidName("backup", text, "names no file; give the path of a new one, in a folder that is there")
     return path.absolute()
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        return bool(text.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def _refuse_existing(target: Path) -> None:
