@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -51,6 +52,39 @@ def test_r78_what_init_makes_is_valid_and_its_test_passes(agent: Path) -> None:
     assert good("validate", "--dir", agent).stdout == "valid: 2 hooks and 0 extensions\n"
     assert good("info", "--dir", agent, "--json").document["agents"][0]["name"] == "helper"
     assert "2 passed" in pytest_says(agent, "agent")
+
+
+@pytest.mark.parametrize("umask", [0, 0o002, 0o022, 0o077])
+def test_what_init_makes_can_be_written_by_its_user_alone_and_is_loaded_whatever_the_umask(
+    tmp_path: Path, umask: int
+) -> None:
+    folder = tmp_path / "new" / "helper"
+    before = os.umask(umask)
+    try:
+        assert run("init", folder).code == 0
+        assert good("validate", "--dir", folder).stdout == "valid: 2 hooks and 0 extensions\n"
+        made = [folder.parent, *folder.parent.rglob("*")]
+        assert [path for path in made if path.stat().st_mode & 0o022] == []
+        assert (
+            run("run", "--message", "hello", "--dir", folder, "--db", tmp_path / "a.db").stdout == "You said: hello\n"
+        )
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [(("validate",), 1), (("run", "--message", "hello"), 1), (("info",), 0)], ids=lambda it: str(it)
+)
+def test_an_agent_that_others_may_write_is_not_run(
+    agent: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], code: int
+) -> None:
+    monkeypatch.chdir(agent)
+    (agent / "agent" / "agent.py").write_text("from pathlib import Path\nPath(__file__).with_name('mark').touch()\n")
+    (agent / "agent" / "hooks").chmod(0o777)
+    done = run(*words)
+    assert done.code == code
+    assert ("agent-open-to-others" in done.stdout + done.stderr) == bool(code)
+    assert not (agent / "agent" / "mark").exists()
 
 
 @pytest.mark.parametrize("words", [(), ("evals",), ("evals/answer_eval.py",), ("evals", "agent")], ids=" ".join)

@@ -11,6 +11,8 @@ import pytest
 from eventlog.errors import DiscoveryError, Finding
 from eventlog.events import VOCABULARY
 from eventlog.observe import Discovered, discover
+from eventlog.observe.discover import discover_extension
+from eventlog.observe.files import is_of_another
 
 HOOK = "from eventlog.observe import define_hook\nhook = define_hook(events={'*': lambda event, ctx: None})\n"
 EMPTY = "from eventlog.observe import define_hook\nhook = define_hook(events={})\n"
@@ -404,31 +406,119 @@ def test_what_may_not_be_read_is_a_finding(agent: Agent) -> None:
     assert {code for code, _ in codes(agent.discover())} == {"hook-import-failed", "folder-unreadable", "link-refused"}
 
 
-@pytest.mark.parametrize("path", ["", "hooks", "hooks/a.py", "agent.toml"])
-def test_what_every_user_may_write_is_a_warning_and_is_loaded(agent: Agent, path: str) -> None:
-    """Whoever writes it runs code in the server."""
-    agent.write("hooks/a.py")
+IN_AN_AGENT = [
+    "..",
+    "",
+    "hooks",
+    "hooks/a.py",
+    "agent.toml",
+    "extensions/acme/main.py",
+    "_shared/client.py",
+    "_shared/a.pyc",
+]
+"""What decides what an agent runs, seen from its folder `agent`."""
+
+LEAVES_A_MARK = """
+from pathlib import Path
+Path(__file__).with_name("mark").touch()
+from eventlog import define_hook
+hook = define_hook(events={"*": print})
+"""
+
+
+def _with_all(agent: Agent) -> Path:
+    agent.write("hooks/a.py", LEAVES_A_MARK)
     agent.write("agent.toml", "name = 'desk'")
-    folder = agent.folder / "agent"
-    assert agent.discover().findings == ()
-    (folder / path).chmod((folder / path).stat().st_mode | 0o002)
+    agent.write("extensions/acme/main.py", "")
+    agent.write("_shared/client.py", "")
+    agent.write("_shared/a.pyc", "")
+    return agent.folder / "agent"
+
+
+def _shown_as(path: str) -> str:
+    return "." if path == ".." else f"agent/{path}".removesuffix("/")
+
+
+@pytest.mark.parametrize("sticky", [0, 0o1000])
+@pytest.mark.parametrize("path", IN_AN_AGENT)
+def test_what_every_user_may_write_is_an_error_and_nothing_is_run(agent: Agent, path: str, sticky: int) -> None:
+    """Whoever writes it would run code in the server. In a sticky folder around it nobody can touch what is there."""
+    folder = _with_all(agent)
+    (folder / path).chmod((folder / path).stat().st_mode | 0o002 | sticky)
+    found = agent.discover()
+    if path == ".." and sticky:
+        assert found.findings == ()
+        return
+    assert [(finding.severity, finding.code, finding.path) for finding in found.findings] == [
+        ("error", "agent-open-to-others", _shown_as(path))
+    ]
+    assert "chmod -R o-w" in found.findings[0].message
+    assert found.hooks == ()
+    assert not (folder / "hooks" / "mark").exists()
+    with pytest.raises(DiscoveryError, match="agent-open-to-others"):
+        found.raise_for_errors()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+@pytest.mark.parametrize("path", IN_AN_AGENT)
+def test_what_another_user_owns_is_an_error_for_root_too_and_nothing_is_run(agent: Agent, path: str) -> None:
+    folder = _with_all(agent)
+    os.chown(folder / path, 4_321, -1)
     found = agent.discover()
     assert [(finding.severity, finding.code, finding.path) for finding in found.findings] == [
-        ("warning", "agent-open-to-others", f"agent/{path}".removesuffix("/"))
+        ("error", "agent-of-another-user", _shown_as(path))
+    ]
+    assert not (folder / "hooks" / "mark").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as another user")
+@pytest.mark.parametrize(("owner", "of_another"), [(4_321, False), (0, False), (4_322, True)])
+def test_a_user_loads_his_own_and_what_root_put_there(tmp_path: Path, owner: int, of_another: bool) -> None:
+    """Root may change what any user runs anyway, and it is how a server's code comes to its place."""
+    file = tmp_path / "a.py"
+    file.touch()
+    os.chown(file, owner, -1)
+    status = file.stat()
+    os.seteuid(4_321)
+    try:
+        assert is_of_another(status) == of_another
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.parametrize("path", IN_AN_AGENT)
+def test_what_its_group_may_write_is_a_warning_and_is_loaded(agent: Agent, path: str) -> None:
+    folder = _with_all(agent)
+    (folder / path).chmod((folder / path).stat().st_mode | 0o020)
+    found = agent.discover()
+    assert [(finding.severity, finding.code, finding.path) for finding in found.findings] == [
+        ("warning", "agent-open-to-group", _shown_as(path))
     ]
     assert [hook.name for hook in found.hooks] == ["a"]
 
 
-def test_everything_that_is_open_to_others_is_one_warning(agent: Agent) -> None:
+def test_everything_that_is_open_to_others_is_one_finding(agent: Agent) -> None:
     agent.write("hooks/b.py").chmod(0o666)
     agent.write("hooks/a.py").chmod(0o666)
     agent.write("hooks/notes.txt").chmod(0o666)
-    agent.write(".cache/c.py").chmod(0o666)
-    (agent.folder / "agent" / "hooks" / "link.py").symlink_to("../agent.py")
+    agent.write(".hidden/c.py").chmod(0o666)
+    (agent.folder / "agent" / "hooks" / "link.py").symlink_to("../.hidden/c.py")
     agent.write("agent.py", "")
-    finding = next(found for found in agent.discover().findings if found.code == "agent-open-to-others")
-    assert finding.path == "agent/hooks/a.py"
-    assert "it, and 1 more, and so run code in here" in finding.message
+    (finding,) = agent.discover().findings
+    assert finding.path == "agent/.hidden/c.py"
+    assert "it, and 2 more, and so run code in here" in finding.message
+
+
+def test_an_extension_from_elsewhere_that_others_may_write_is_not_run(agent: Agent, tmp_path: Path) -> None:
+    _with_all(agent)
+    elsewhere = tmp_path / "acme"
+    (elsewhere / "hooks").mkdir(parents=True)
+    (elsewhere / "hooks" / "a.py").write_text(LEAVES_A_MARK)
+    (elsewhere / "hooks" / "a.py").chmod(0o666)
+    for found in (agent.discover(acme=elsewhere), discover_extension("acme", elsewhere, agent.folder)):
+        assert [finding.code for finding in found.errors] == ["agent-open-to-others"]
+        assert found.hooks == ()
+    assert not (elsewhere / "hooks" / "mark").exists()
 
 
 def test_an_agent_folder_that_is_not_there_is_a_finding(tmp_path: Path) -> None:

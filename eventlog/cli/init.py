@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import click
@@ -147,14 +148,25 @@ def init(folder: Path) -> Code:
     if not keeps_its_own:
         files[IGNORE] = IGNORED
     for path, text in files.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        with (folder / path).open("x", encoding="utf-8") as file:
+        _make_folder((folder / path).parent)
+        with open(folder / path, "x", encoding="utf-8", opener=_only_ours) as file:
             file.write(text)
         out().line(str(folder / path))
     out().flush()
     also = "; add .eventlog/ to the .gitignore that is there" if keeps_its_own else ""
     note(f"made agent {_name(folder)}{also}; look at it with `eventlog info --dir {folder}`")
     return Code.DONE
+
+
+def _make_folder(folder: Path) -> None:
+    """With all above it; none that is made may be written by others, whatever the umask: code is run from it."""
+    if not folder.is_dir():
+        _make_folder(folder.parent)
+        folder.mkdir(0o755)
+
+
+def _only_ours(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o644)
 
 
 def _name(folder: Path) -> str:

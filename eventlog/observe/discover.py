@@ -15,7 +15,18 @@ from typing import Any, Literal, TypeVar
 from eventlog.errors import DiscoveryError, EventLogError, Finding, InvalidName, printable
 from eventlog.events import check_id
 from eventlog.observe.ab import ARM, ARMS, EXPERIMENT, AbDefinition
-from eventlog.observe.files import entries, hook_files, is_folder, is_refused, open_to_others
+from eventlog.observe.files import (
+    entries,
+    hook_files,
+    is_folder,
+    is_of_another,
+    is_open_to_its_group,
+    is_open_to_others,
+    is_refused,
+    is_sticky,
+    stated,
+    whose,
+)
 from eventlog.observe.handlers import EVENT_KEY, HANDLER, nearest
 from eventlog.observe.hook import DisabledHook, HookDefinition, check_hook_name
 from eventlog.observe.modules import Package, told
@@ -130,7 +141,8 @@ class _Discovery:
         if not is_folder(self._root):
             self._error("agent-missing", self._root, "there is no such folder: make one with `eventlog init`")
             return Discovered(self._agent_dir.name, None, (), tuple(self._findings))
-        self._warn_of_others()
+        if self._is_in_the_hands_of_others():  # then nothing of it is run
+            return Discovered(self._agent_dir.name, None, (), tuple(self._findings))
         agent, package = self._agent_name(), Package(self._root)
         module = self._agent_module(package)
         files = [*self._files(self._root, package), *self._extension_files(package)]
@@ -140,14 +152,28 @@ class _Discovery:
         experiments = tuple(self._experiments(package))
         return Discovered(agent, module, tuple(hooks), tuple(self._findings), experiments)
 
-    def _warn_of_others(self) -> None:
-        found = open_to_others(self._root)
-        if found:
-            more = f", and {len(found) - 1:,} more," if found[1:] else ""
-            why = f"every user of this machine may write it{more} and so run code in here: `chmod -R o-w` the folder"
-            self._find("warning", "agent-open-to-others", found[0], why)
+    def _is_in_the_hands_of_others(self) -> bool:
+        """Whether others than the user of this process and root may change what would be run; says what and why."""
+        found = [(path, status) for path, status in stated([self._agent_dir]) if not is_sticky(status)]
+        for folder in (self._root, *self._packaged.values()):
+            found += whose(folder)
+        owned = [path for path, status in found if is_of_another(status)]
+        opened = [path for path, status in found if is_open_to_others(status)]
+        shared = [path for path, status in found if is_open_to_its_group(status) and not is_open_to_others(status)]
+        if owned:
+            why = f"another user owns {_and_more(owned)} and may so run code in here: `chown -R` the folder"
+            self._error("agent-of-another-user", owned[0], why)
+        if opened:
+            why = f"every user of this machine may write {_and_more(opened)} and so run code in here"
+            self._error("agent-open-to-others", opened[0], f"{why}: `chmod -R o-w` the folder")
+        if shared:
+            why = f"every user of its group may write {_and_more(shared)} and so run code in here"
+            self._find("warning", "agent-open-to-group", shared[0], f"{why}: `chmod -R g-w` the folder")
+        return bool(owned or opened)
 
     def run_for(self, namespace: str) -> Discovered:
+        if self._is_in_the_hands_of_others():
+            return Discovered(self._agent_dir.name, None, (), tuple(self._findings))
         package = Package(self._root)
         removers = [file for file in self._files(self._root, package) if self._may_remove(file)]
         mounted = [file for file in self._extension_files(package) if file.extension == namespace]
@@ -305,6 +331,10 @@ class _Discovery:
         """Relative to the folder that holds the agent, and with no character that cannot be written."""
         inside = path.relative_to(self._agent_dir) if path.is_relative_to(self._agent_dir) else path
         return os.fsencode(inside.as_posix()).decode("utf-8", "backslashreplace")
+
+
+def _and_more(found: list[Path]) -> str:
+    return f"it, and {len(found) - 1:,} more," if found[1:] else "it"
 
 
 def _exported(module: ModuleType, names: Iterable[str]) -> dict[str, Any]:

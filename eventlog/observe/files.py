@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TypeAlias
@@ -16,8 +17,8 @@ Refuse: TypeAlias = Callable[[str, Path, str], None]
 TESTS = ("test_*.py", "*_test.py", "*_spec.py", "*.test.*", "*.spec.*", "conftest.py")
 """Files that may live next to the hooks that they test (R71)."""
 
-SOURCES = (".py", ".toml", ".json")
-"""What says what an agent does."""
+SOURCES = (".py", ".pyc", ".so", ".toml", ".json")
+"""What says what an agent does; compiled code too, which an extension's imports may take."""
 
 HIDDEN = ("_", ".")
 """Names that begin so are no hooks: helpers, caches, `__init__.py`."""
@@ -68,21 +69,44 @@ def is_refused(path: Path, root: Path, refuse: Refuse) -> bool:
     return True
 
 
-def open_to_others(root: Path) -> list[Path]:
-    """The folders and sources from `root` down that every user of the machine may write, sorted."""
-    found = [root] if _others_may_write(root) else []
-    for folder, folders, files in os.walk(root):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        sources = (file for file in files if file.endswith(SOURCES))
-        found += [path for name in (*folders, *sources) if _others_may_write(path := Path(folder, name))]
-    return sorted(found)
+def whose(root: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """The folders and sources from `root` down, sorted, with their owners and modes; hidden ones too: links find them.
+
+    A link itself is left out: what it leads to is either below the root too, or refused.
+    """
+    found = [
+        Path(folder, name)
+        for folder, folders, files in os.walk(root)
+        for name in (*folders, *(file for file in files if file.endswith(SOURCES)))
+    ]
+    yield from stated([root, *sorted(path for path in found if not path.is_symlink())])
 
 
-def _others_may_write(path: Path) -> bool:
-    try:
-        return bool(path.lstat().st_mode & stat.S_IWOTH) and not path.is_symlink()  # a link's own mode means nothing
-    except OSError:  # it went away
-        return False
+def stated(paths: Iterable[Path]) -> Iterator[tuple[Path, os.stat_result]]:
+    """Those that are there, with their owners and modes."""
+    for path in paths:
+        with suppress(OSError):  # it went away
+            yield path, path.stat()
+
+
+def is_of_another(status: os.stat_result) -> bool:
+    """Whether a user owns it who is neither the one of this process nor root."""
+    return status.st_uid not in (os.geteuid(), 0)
+
+
+def is_open_to_others(status: os.stat_result) -> bool:
+    """Whether every user of the machine may write it."""
+    return bool(status.st_mode & stat.S_IWOTH)
+
+
+def is_open_to_its_group(status: os.stat_result) -> bool:
+    """Whether every user of its group may write it."""
+    return bool(status.st_mode & stat.S_IWGRP)
+
+
+def is_sticky(status: os.stat_result) -> bool:
+    """Whether it is as `/tmp`, where nobody may rename or remove what is another one's."""
+    return bool(status.st_mode & stat.S_ISVTX)
 
 
 def is_folder(path: Path) -> bool:
