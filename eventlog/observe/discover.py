@@ -98,8 +98,8 @@ def discover(agent_dir: Path, *, packaged: Mapping[str, Path] = MappingProxyType
 
     `agent/agent.py` comes first, so that its `define_event` calls count; then the agent's hooks in the order of their
     names, then those of extensions by namespace (R122); experiments last (R139). `packaged` has the folders of
-    extensions that were installed from elsewhere, by namespace. Nothing is loaded where others may write it. What the files print while they are imported goes to
-    stderr.
+    extensions that were installed from elsewhere, by namespace. Nothing is loaded where others
+    may write it. What the files print while they are imported goes to stderr.
     """
     with redirect_stdout(sys.stderr):
         return _Discovery(agent_dir.resolve(), packaged).run()
