@@ -159,7 +159,18 @@ async def test_an_owner_says_who_it_is_and_what_it_answers(path: Path) -> None:
         assert await ask(path, "ping") == {
             "pid": os.getpid(),
             "head": 1,
-            "commands": ["append", "backup", "errand", "errand.cancel", "forget", "import", "ping", "prune", "stats"],
+            "commands": [
+                "append",
+                "backup",
+                "errand",
+                "errand.cancel",
+                "forget",
+                "import",
+                "ping",
+                "prune",
+                "prune.preview",
+                "stats",
+            ],
         }
         assert await ask(str(path), "stats") == await log.stats()
         link = path.with_name("link.db")
@@ -280,6 +291,7 @@ async def ask_to_the_end(path: Path, command: str, arguments: dict[str, Any]) ->
         ("append", {"sessionId": "s1", "type": "acme.note", "data": b"{}", "expectedIndex": -1}, IndexConflict),
         ("append", {"sessionId": "s1", "type": "acme.note", "data": b"{}", "key": "\0"}, InvalidEvent),
         ("import", {"lines": [[10**30, {}]], "firstNew": 1}, InvalidEvent),
+        *(("prune.preview", {"olderThanS": age}, InvalidName) for age in (1e308, -1, 10**30)),
         *(("prune", {"olderThanS": age}, InvalidName) for age in (1e308, -1, -1e308, 10**30)),
         *(("prune", {name: n}, InvalidName) for name in ("keepEvents", "keepBytes") for n in (-1, 2**63, 10**30)),
         *(("backup", {"path": path}, InvalidName) for path in ("/", "a\0b")),
