@@ -30,10 +30,14 @@ OURS = "eventlog"
 R, H = "R", "H, p50"
 
 
+def _h_beside(name: str) -> str:
+    return H if name == OURS else f"H beside {name}"
+
+
 def _figures(name: str, promise: str, *, delivers: bool) -> tuple[Figure, ...]:
     figures = (
         Figure(f"{name}: 256 tasks", "events/s", promise, R),
-        Figure(f"{name}: one, p50", "us", "one awaited append after the other", H),
+        Figure(f"{name}: one, p50", "us", "one awaited append after the other, in turn with H", _h_beside(name)),
     )
     delivery = Figure(f"{name}: delivered", "events/s", "append, take, an empty handler, acknowledged", R)
     return (*figures, delivery) if delivers else figures
@@ -85,8 +89,9 @@ async def _measure_peer(run: Run, peer: Peer, opened: Opened) -> None:
         run.note(f"{peer.name}: delivered", deliveries / (began + took))
     took = await seconds(lambda: _by_tasks(opened.append, numbers, events))
     run.note(f"{peer.name}: 256 tasks", events / took)
-    alone = [await seconds(lambda: opened.append(next(numbers))) for _ in range(run.scaled(500, 10))]
-    run.note(f"{peer.name}: one, p50", percentile(alone, 50) * 1e6)
+    ours_s, bare_s = await beside_bare_inserts(run, lambda: seconds(lambda: opened.append(next(numbers))), 5)
+    run.note(f"{peer.name}: one, p50", percentile(ours_s, 50) * 1e6)
+    run.note(_h_beside(peer.name), percentile(bare_s, 50) * 1e6)
 
 
 async def _by_tasks(append: Callable[[int], Awaitable[object]], numbers: count[int], events: int) -> None:
