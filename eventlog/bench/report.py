@@ -63,7 +63,7 @@ class Measured:
     """A subject, and what was measured of it."""
 
     name: str
-    about: str
+    about: str | None
     figures: tuple[Figure, ...]
     samples: Samples
 

@@ -52,10 +52,14 @@ class Run:
 
 @dataclass(frozen=True)
 class Subject:
-    """One thing to measure. `about` says what is measured and what not; `most_rounds` is for what takes minutes."""
+    """One thing to measure.
+
+    `about` says what is measured and what not; it is None where Python runs without docstrings. `most_rounds` is for
+    what takes minutes.
+    """
 
     name: str
-    about: str
+    about: str | None
     figures: tuple[Figure, ...]
     measure: Callable[[Run], Awaitable[None]]
     most_rounds: int | None = None
