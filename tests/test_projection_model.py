@@ -24,7 +24,7 @@ from tests.folding_kit import as_sums, plain_sums, tables, turn
 from tests.log_kit import all_of, crash_copy
 
 SEED = int(os.environ.get("EVENTLOG_SEED", "20261130"))
-RUNS, STEPS = int(os.environ.get("EVENTLOG_RUNS", "40")), 30
+RUNS, STEPS = 20, 30
 SESSIONS = ("a", "b")
 
 

@@ -32,7 +32,7 @@ from tests.folding_kit import (
 from tests.log_kit import all_of, damaging
 from tests.real_data import real_data
 
-KILLS = 40
+KILLS = 24
 
 DAMAGE = {
     "sessions": "UPDATE session SET title = 'wrong', status = 'failed', abs = NULL, continuation_token = 'x'",
