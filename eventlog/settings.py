@@ -68,6 +68,8 @@ LIMITS: Numbers = {
     "id_characters": Number(encoding.MAX_ID_CHARACTERS, "characters of the id of a session or a turn, or of a key"),
     "own_types": Number(drafting.MAX_OWN_TYPES, "event types of one log beside the vocabulary"),
     # the file and its owner
+    "prune_age_s": Number(upkeep.MAX_AGE_S, "seconds of older_than_s, the age from which prune takes sessions"),
+    "prune_count": Number(upkeep.MAX_COUNT, "events, and bytes, that prune can be told to keep"),
     "errands": Number(errands.MAX_RUNNING, "pieces of care for the file that other processes ask for at once"),
     "queue_events": Number(writer.MAX_QUEUE_EVENTS, "events that wait for the writer; then append waits"),
     "queue_bytes": Number(writer.MAX_QUEUE_BYTES, "the same in bytes"),

@@ -19,7 +19,7 @@ from tests.test_prune import append_all, ended, turn
 from tests.victims import ended as victim_ended
 from tests.victims import start
 
-KILLS = 20
+KILLS = 10
 SECRET = "to-be-forgotten"
 
 

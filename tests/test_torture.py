@@ -35,9 +35,9 @@ needs_strace = pytest.mark.skipif(not can_inject(), reason=NO_INJECTION)
 async def test_a_power_cut_at_any_operation_takes_nothing_that_was_promised(memory: Path) -> None:
     """FULL: what was acknowledged is there. NORMAL: a beginning of the log is. The check finds nothing."""
     tally = Tally("power-cut", SEED)
-    await parts.power_cut(tally, memory, 600, appends=30)
+    await parts.power_cut(tally, memory, 400, appends=30)
     tally.assert_held()
-    assert tally.count == 600
+    assert tally.count == 400
     assert tally.seen["an acknowledged event is gone, as durability='process' says"] > 0
 
 
