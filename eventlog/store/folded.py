@@ -10,7 +10,7 @@ from eventlog.store import projections, snapshots, usage
 def before_pruning(connection: sqlite3.Connection, session: int, now_us: int) -> None:
     """Fold what is still behind, before events of a session go: its usage, turns and jobs stay as they are.
 
-    States of other projections keep what they have folded; see `projections.folded_upto` for how far that is.
+    States of other projections keep what they have folded, and miss what they had not reached.
     """
     usage.catch_up(connection, now_us)
     projections.mark_incomplete(connection, session)

@@ -321,9 +321,3 @@ def forget_states(connection: sqlite3.Connection, kept: Sequence[str]) -> int:
             connection.execute("UPDATE projection SET serves = 1 WHERE projection = ?", (key,))
             connection.execute("DELETE FROM projection_error WHERE name = ?", (row.name,))
     return len(gone)
-
-
-def folded_upto(connection: sqlite3.Connection) -> int:
-    """The position up to which every projection that serves has folded the log; the head when there is none."""
-    (lowest,) = connection.execute("SELECT min(cursor) FROM projection WHERE serves = 1").fetchone()
-    return last_position(connection) if lowest is None else int(lowest)
