@@ -66,6 +66,7 @@ async def room(log: EventLog) -> None:
 async def test_a_full_disk_stores_nothing_and_appends_resume_when_there_is_room(
     log: EventLog, session: Session
 ) -> None:
+    """B1."""
     await no_more_room(log)
     for _ in range(3):
         with pytest.raises(StorageFull, match="nothing was stored"):

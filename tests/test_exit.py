@@ -216,7 +216,7 @@ async def assert_everything_is_there(path: Path, said: str) -> None:
 
 @pytest.mark.parametrize("name", ENDINGS)
 async def test_a_process_ends_by_itself(tmp_path: Path, name: str) -> None:
-    """Within 5 s, with its own exit code; on stderr is what the program itself has to say, and nothing else."""
+    """C1: Within 5 s, with its own exit code; on stderr is what the program itself has to say, and nothing else."""
     code, expected, complaint = ENDINGS[name]
     with start_child(BEGIN + code, tmp_path / "agent.db") as process:
         try:
@@ -269,7 +269,7 @@ INTERRUPTED = {
 @pytest.mark.parametrize("closes", [True, False])
 @pytest.mark.parametrize("name", INTERRUPTED)
 async def test_an_interrupted_process_ends_by_itself(tmp_path: Path, name: str, closes: bool) -> None:
-    """SIGINT while it is busy: it ends within 5 s as Python programs do, and what was acknowledged is there."""
+    """C1: SIGINT while it is busy: it ends within 5 s as Python programs do, and what was acknowledged is there."""
     body = INTERRUPTED[name]
     if closes:
         body = "    async with log:\n" + "\n".join(f"    {line}" for line in body.splitlines())

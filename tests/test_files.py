@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-import sqlite3
-import subprocess
-import sys
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -164,39 +158,3 @@ async def test_writes_at_the_same_time_leave_one_of_them_whole(log: EventLog) ->
     contents = [bytes([each]) * 100_000 for each in range(8)]
     await asyncio.gather(*(files_of(log).write("a", content) for content in contents))
     assert await files_of(log).read_bytes("a") in contents
-
-
-CHECKOUT = Path(__file__).parents[1]
-
-OVERWRITER = """
-import asyncio, sys
-from eventlog.log import EventLog
-from eventlog.host.files import SessionFiles
-
-async def main():
-    async with EventLog(sys.argv[1]) as log:
-        files = SessionFiles(log.store, "agent", "s1")
-        number = 0
-        while True:
-            await files.write("a", bytes([number % 256]) * 1_048_576)
-            print(number, flush=True)
-            number += 1
-
-asyncio.run(main())
-"""
-
-
-def test_a_kill_while_a_file_is_replaced_leaves_the_old_or_the_new_one(tmp_path: Path) -> None:
-    path, random = tmp_path / "agent.db", Random(1)
-    for _ in range(5):
-        child = subprocess.Popen([sys.executable, "-c", OVERWRITER, str(path)], stdout=subprocess.PIPE, cwd=CHECKOUT)
-        assert child.stdout is not None
-        assert child.stdout.readline()
-        time.sleep(random.uniform(0.0, 0.1))  # the moment of the kill is what varies
-        child.send_signal(signal.SIGKILL)
-        child.communicate()
-        with sqlite3.connect(path) as connection:
-            ((content,),) = connection.execute("SELECT content FROM file").fetchall()
-        connection.close()
-        assert len(content) == 1_048_576
-        assert len(set(content)) == 1

@@ -65,7 +65,7 @@ def one_life(appenders: subprocess.Popen[str], random: Random) -> list[list[str]
 
 @pytest.mark.parametrize(("durability", "rounds"), [("full", 40), ("process", 10)])
 async def test_every_acknowledged_event_survives_the_kill(tmp_path: Path, durability: str, rounds: int) -> None:
-    """Each index that was printed is there with its payload, indexes are contiguous, the file is whole, each time."""
+    """D4: each index that was printed is there with its payload, all are contiguous, the file is whole, each time."""
     path, random = tmp_path / "agent.db", Random(7)
     acknowledged: dict[tuple[str, int], str] = {}
     with child(APPENDER, path, durability) as appenders:

@@ -324,6 +324,7 @@ BAD_DATA: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", BAD_DATA)
 async def test_what_json_cannot_hold_is_refused_and_changes_nothing(log: EventLog, session: Session, name: str) -> None:
+    """B1, E1, E3."""
     with pytest.raises(InvalidEvent):
         await session.append("own.type", BAD_DATA[name])
     with pytest.raises(InvalidEvent):
@@ -365,6 +366,7 @@ async def test_a_payload_or_type_that_breaks_the_vocabulary_is_refused(
     ids=lambda value: repr(value)[:24],
 )
 async def test_what_json_can_hold_comes_back_exactly(log: EventLog, session: Session, value: Any) -> None:
+    """E1, E3."""
     live = await session.append("own.type", {"v": value})
     (again,) = await all_of(session.read(after=0))
     for event in (live, again):

@@ -127,7 +127,7 @@ asyncio.run(main())
 
 
 async def test_of_eight_that_open_a_fresh_path_at_once_one_gets_it(tmp_path: Path) -> None:
-    """20 rounds: one opens, the others are told that it is in use, and by whom; nobody sees a raw lock error."""
+    """C4: 20 rounds: one opens, the others are told that it is in use, and by whom; nobody sees a raw lock error."""
     racers = [start_child(RACER, tmp_path / "x", stdin=-1) for _ in range(8)]
     try:
         for racer in racers:

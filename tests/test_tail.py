@@ -72,7 +72,7 @@ def waiters(log: EventLog, session: Session) -> int:
 async def test_tails_that_start_at_any_moment_get_their_range_once(
     log: EventLog, session: Session, in_batches: bool
 ) -> None:
-    """A writer appends 2,000 events flat out; tails begin meanwhile at the start, in the middle and at the head."""
+    """F1: A writer appends 2,000 events flat out; tails begin meanwhile at the start, in the middle and at the head."""
     random, count, followers = Random(7), 2_000, list[tuple[int, Follower]]()
     readers = [await EventLog(log.path, read_only=True, poll_s=0.001).open() for _ in range(2)]
 
@@ -269,7 +269,7 @@ async def abandon(tail: Callable[[], AsyncIterator[Event[Any]]], count: int) -> 
 
 
 async def test_abandoned_tails_leave_nothing_behind(log: EventLog, session: Session) -> None:
-    """1,000 tails, a third never iterated, a third dropped after one event, a third cancelled while they wait."""
+    """F3: 1,000 tails, a third never iterated, a third dropped after one event, a third cancelled while they wait."""
     async with EventLog(log.path, read_only=True) as reader:
         for tail in (session.tail, log.tail, (await reader.session("s1")).tail, reader.tail):
             await abandon(tail, 111)
@@ -282,6 +282,7 @@ async def test_abandoned_tails_leave_nothing_behind(log: EventLog, session: Sess
 
 
 async def test_a_stalled_tail_costs_nothing_and_resumes_in_order(log: EventLog, session: Session) -> None:
+    """F3."""
     stalled = session.tail()
     assert (await anext(stalled)).index == 0
     tracemalloc.start()

@@ -98,6 +98,7 @@ async def assert_contiguous(log: EventLog, returned: dict[str, list[Event[Any]]]
 
 
 async def test_50_tasks_append_20_events_each_to_one_session(log: EventLog) -> None:
+    """A1."""
     await log.start_session("one")
     returned = await contend(log, ["one"], tasks=50, each=20)
     assert len(returned["one"]) >= 1_000
@@ -105,6 +106,7 @@ async def test_50_tasks_append_20_events_each_to_one_session(log: EventLog) -> N
 
 
 async def test_50_tasks_append_20_events_each_to_ten_sessions(log: EventLog) -> None:
+    """A1."""
     ids = [(await log.start_session(f"s{n}")).id for n in range(10)]
     await assert_contiguous(log, await contend(log, ids, tasks=50, each=20))
 
@@ -321,7 +323,7 @@ async def test_a_start_that_fails_takes_no_append_with_it(log: EventLog, session
 
 
 async def test_units_of_many_kinds_do_not_break_each_others_transactions(log: EventLog) -> None:
-    """Batches, single appends, other tables and reads at once, and some that fail at their last statement."""
+    """B3: Batches, single appends, other tables and reads at once, and some that fail at their last statement."""
     sessions = [await log.start_session(f"s{n}") for n in range(20)]
 
     def put(connection: sqlite3.Connection, n: int, fails: bool) -> None:
