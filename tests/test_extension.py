@@ -145,6 +145,8 @@ async def test_r15_register_returns_a_disposable_and_binds_the_callback_to_its_e
     assert isinstance(second, Disposable)
     assert loaded.handlers == {TURN: on_turn, JOB: on_job}
     assert (loaded.name, loaded.manifest.id) == ("acme", "acme-labs.billing")
+    first.dispose()
+    assert loaded.handlers == {JOB: on_job}
     await loaded.deactivate()
     assert loaded.handlers == {}
 

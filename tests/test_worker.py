@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Generator
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,16 @@ async def test_no_handler_is_called_inside_a_transaction(tmp_path: Path) -> None
         assert [event.type async for event in it.log.read()][-1] == "message.received"
 
 
+class Awaitable:
+    """Can be awaited, and is no coroutine."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        self._coroutine = coroutine
+
+    def __await__(self) -> Generator[Any, Any, object]:
+        return self._coroutine.__await__()
+
+
 async def test_r17_plain_functions_coroutines_and_awaitables_are_handlers_and_their_results_mean_nothing(
     tmp_path: Path,
 ) -> None:
@@ -83,13 +93,19 @@ async def test_r17_plain_functions_coroutines_and_awaitables_are_handlers_and_th
         return False
 
     async with bench(tmp_path) as it:
-        for name, handler in (("one", coroutine), ("two", plain), ("three", lambda *both: coroutine(*both))):
+        handlers = {
+            "one": coroutine,
+            "two": plain,
+            "three": lambda *both: coroutine(*both),
+            "four": lambda *both: Awaitable(coroutine(*both)),
+        }
+        for name, handler in handlers.items():
             await it.install(name, handler=handler)
         await it.turn("a", "t1")
         await it.worker.idle()
         assert await it.live() == []
     main = threading.current_thread().name
-    assert sorted(calls) == sorted([main, main, "eventlog-durable"])
+    assert sorted(calls) == sorted([main, main, main, "eventlog-durable"])
 
 
 async def test_each_call_has_a_context_of_its_own(tmp_path: Path) -> None:
