@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Self, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -192,6 +192,10 @@ class Event(msgspec.Struct, Generic[T], frozen=True, eq=False, gc=False):
             payload = self._decoded(_read_tombstone if self.is_forgotten else decoder_of(self.type))
             msgspec.structs.force_setattr(self, "_payload", payload)
         return cast(T, payload)
+
+    def unshared(self) -> Self:
+        """The same event with a payload of its own: what one reader does to nested data reaches no other."""
+        return msgspec.structs.replace(self, _payload=msgspec.UNSET)
 
     @property
     def is_forgotten(self) -> bool:

@@ -18,7 +18,7 @@ PAGE_EVENTS = 500
 logger = logging.getLogger("eventlog.log")
 PAGE_BYTES = 4 * 1_048_576  # aimed at, by the size of the events before
 
-Waiters = set[asyncio.Future[None]]
+Waiters = set[asyncio.Future[list[Event[Any]]]]
 ReadPage = Callable[[Bounds], Awaitable[list[Event[Any]]]]
 
 
@@ -40,19 +40,20 @@ async def pages(
         size = max(1, min(PAGE_EVENTS, PAGE_BYTES * len(events) // (1 + sum(len(event.raw) for event in events))))
 
 
-def wake(waiters: Waiters) -> None:
-    """Wake all that wait here. They read the log again; what they find there is what counts."""
+def wake(waiters: Waiters, news: list[Event[Any]] | None = None) -> None:
+    """Wake all that wait here, with what was committed: without it, or where it does not follow what they have seen,
+    they read the log."""
     for waiter in tuple(waiters):
         if not waiter.done():
-            waiter.set_result(None)
+            waiter.set_result(news or [])
 
 
-async def wait_in(waiters: Waiters) -> None:
-    """Wait to be woken. Between its look at the log and this call a caller must not await anything."""
-    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+async def wait_in(waiters: Waiters) -> list[Event[Any]]:
+    """Wait to be woken, and return the news. Between its look at the log and this call a caller must not await."""
+    waiter: asyncio.Future[list[Event[Any]]] = asyncio.get_running_loop().create_future()
     waiters.add(waiter)
     try:
-        await waiter
+        return await waiter
     finally:
         waiters.discard(waiter)  # an abandoned or cancelled tail leaves nothing behind
 

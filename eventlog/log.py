@@ -427,11 +427,14 @@ class EventLog:
         """After a commit, and after its callers: wake by key. A wake-up is a hint, the log is the truth."""
         if not recorded:
             return  # refused, or known by their keys
+        news: dict[Head, list[Event[Any]]] = {}
         for append in appends:
             if append.head.waiters:
-                wake(append.head.waiters)
+                news.setdefault(append.head, []).extend(append.events)
+        for head, events in news.items():
+            wake(head.waiters, events)
         if self._waiters:
-            wake(self._waiters)
+            wake(self._waiters, recorded)
         for callback in self._recorded:
             try:
                 callback(recorded)
@@ -505,12 +508,14 @@ class EventLog:
                     position = event.position
                     yield event
                 position = max(position, seen)
-                if self.ended():
-                    return
-                if self.read_only:
+                if self.read_only and not self.ended():
                     await self.wait_remote(seen)
-                elif self.head <= position:
-                    await wait_in(self._waiters)
+                while not (self.read_only or self.ended()) and self.head <= position:
+                    for event in await wait_in(self._waiters):
+                        if event.position == position + 1:
+                            position = event.position
+                            if only is None or event.type in only:
+                                yield event.unshared()
 
     def tails_waiting(self) -> int:
         """How many tails, of sessions and of the whole log, wait for something to come."""

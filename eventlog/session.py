@@ -142,12 +142,13 @@ class Session:
                     index = event.index
                     yield event
                 index = max(index, upto)  # the last ones may be gone
-                if log.ended():
-                    return
-                if head is None:
+                if head is None and not log.ended():
                     await log.wait_remote(seen, self._key)
-                elif head.next_index <= index + 1:
-                    await wait_in(head.waiters)
+                while head is not None and not log.ended() and head.next_index <= index + 1:
+                    for event in await wait_in(head.waiters):
+                        if event.index == index + 1:
+                            index = event.index
+                            yield event.unshared()
 
     async def fold(self, reducer: Reducer[S], initial: S, version: int = 1, *, name: str | None = None) -> S:
         """The state after all events: `reducer(state, event) -> state`, from `initial` or from the newest snapshot.

@@ -183,6 +183,35 @@ async def test_a_tail_is_woken_by_its_own_session_only(log: EventLog, session: S
     assert indexes(await follower.has(2)) == [0, 1]
 
 
+async def test_a_live_tail_is_handed_what_was_committed_and_reads_nothing(log: EventLog, session: Session) -> None:
+    """Also several events of one commit; and a tail that missed some of them meanwhile reads on from the log."""
+    followers = [Follower(session.tail()), Follower(log.tail()), Follower(log.tail(types=["own.type"]))]
+    await until(lambda: log.tails_waiting() == 3)
+    statements: list[str] = []
+    await log.store.read(lambda connection: connection.set_trace_callback(statements.append))
+    statements.clear()  # of the end of that very read
+    for number in range(1, 4):
+        await asyncio.gather(session.append_many([NewEvent("own.type")] * 2), session.append("own.type", {}))
+        await until(lambda: log.tails_waiting() == 3)
+        for follower in followers[:2]:
+            assert indexes(await follower.has(1 + 3 * number)) == list(range(1 + 3 * number))
+    assert statements == []
+    await log.store.read(lambda connection: connection.set_trace_callback(None))
+    assert indexes(followers[2].events) == list(range(1, 10))
+    await asyncio.gather(*[fill(session, 30) for _ in range(10)])
+    assert indexes(await followers[0].has(310)) == list(range(310))
+    assert [event.position for event in await followers[1].has(310)] == list(range(1, 311))
+
+
+async def test_r60_what_one_tail_does_to_a_payload_reaches_no_other(log: EventLog, session: Session) -> None:
+    one, other = session.tail(after=0), Follower(session.tail(after=0))
+    appended = asyncio.ensure_future(anext(aiter(one)))
+    await until(lambda: waiters(log, session) == 2)
+    event = await session.append("own.type", {"list": [1]})
+    (await appended).data["list"].append(2)
+    assert [each.data for each in await other.has(1)] == [event.data] == [{"list": [1]}]
+
+
 async def test_tails_see_what_is_imported(log: EventLog, session: Session) -> None:
     followers = [Follower(session.tail(after=0)), Follower(log.tail(after=1))]
     await until(lambda: waiters(log, session))

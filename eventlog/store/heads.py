@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from eventlog.events import SessionInfo
+    from eventlog.events import Event, SessionInfo
 
 
 class Tail:
@@ -44,7 +44,7 @@ class Head:
         self.tail = Tail(0, [])
         self.info: SessionInfo | None = None
         self.updated_at_us = 0
-        self.waiters: set[asyncio.Future[None]] = set()
+        self.waiters: set[asyncio.Future[list[Event[Any]]]] = set()
 
     def retire(self) -> None:
         """The file was closed: whoever still holds this must not go on from it."""
