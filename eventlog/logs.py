@@ -41,6 +41,14 @@ def harmless_traceback(error: BaseException) -> str:
     return "\n".join(_INDENT + escaped(line) for line in text.split("\n") if line)
 
 
+def harmless_text(error: BaseException) -> str:
+    """An error's type and text in one line; the type alone when its text cannot be made."""
+    try:
+        return f"{type(error).__name__}: {escaped(str(error))}"
+    except Exception:  # of a `__str__` of the user's own
+        return type(error).__name__
+
+
 def _cut(text: str) -> str:
     """Where it begins and where it ends tell the most."""
     half = MAX_TRACEBACK_CHARACTERS // 2

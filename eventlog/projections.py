@@ -15,6 +15,7 @@ from eventlog.errors import ForkedProcess, InvalidName, LimitExceeded, LogClosed
 from eventlog.events import VOCABULARY, Event, decode_json
 from eventlog.folding import FoldLimits
 from eventlog.log import EventLog
+from eventlog.logs import harmless_text
 from eventlog.store import anew, projections, usage
 from eventlog.store.projections import EVERY, Definition, Page, Passed, ProjectionError, Step
 from eventlog.usage import Progress, Usage, catch_up, fold_anew
@@ -93,7 +94,9 @@ def fold_page(projection: Projection, page: Page, limits: FoldLimits) -> Step:
         for event in good:
             state = projection.fold(state, event)
         return Step(page.upto, _encoded(state, limits), passed)
-    except Exception:  # of the fold, or of a state that cannot be kept: looked for one by one
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # of the fold, SystemExit too, or of a state that cannot be kept: looked for one by one
         return _fold_carefully(projection, page, limits)
 
 
@@ -106,8 +109,10 @@ def _fold_carefully(projection: Projection, page: Page, limits: FoldLimits) -> S
         try:
             for each in good:
                 raw = _encoded(projection.fold(decode_json(raw), each), limits)
-        except Exception as error:
-            return Step(cursor, raw, passed, Passed(event.position, f"{type(error).__name__}: {error}"))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # as for handlers: nothing that a fold raises ends the process
+            return Step(cursor, raw, passed, Passed(event.position, harmless_text(error)))
         cursor = event.position
     return Step(page.upto, raw, passed)
 

@@ -229,6 +229,44 @@ async def test_a_fold_that_raises_stops_before_the_event_until_it_is_put_right(t
             assert (state.state, state.lag, state.stuck) == (45, 0, None)
 
 
+class Unspeakable(Exception):
+    """Its text cannot be made."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (SystemExit(3), "SystemExit: 3"),
+        (GeneratorExit(), "GeneratorExit: "),
+        (asyncio.CancelledError(), "CancelledError: "),
+        (BaseExceptionGroup("both", [SystemExit(1)]), "BaseExceptionGroup: both (1 sub-exception)"),
+        (Unspeakable(), "Unspeakable"),
+        (ValueError("\ud800\0\n"), r"ValueError: \ud800\x00\n"),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+async def test_nothing_that_a_fold_raises_ends_the_process_or_keeps_other_projections_from_being_folded(
+    tmp_path: Path, error: BaseException, why: str
+) -> None:
+    """G1: as for handlers. SystemExit would tear through the loop, and CancelledError end the task that folds."""
+    path = tmp_path / "agent.db"
+    await make(path)
+
+    def rude(state: int, event: Event[Any]) -> int:
+        if event.position == 8:
+            raise error
+        return only_notes(state, event)
+
+    async with EventLog(path) as log, Runtime(log, projections=[own(rude), COUNTS]) as runtime:
+        state = await runtime.projection("own")
+        assert (state.state, state.cursor, state.stuck) == (sum(range(6)), 7, why)
+        await fill(await log.session("s"), 1)
+        assert (await runtime.projection("counts")).lag == 0
+
+
 @pytest.mark.parametrize(
     ("value", "why"),
     [(float("nan"), "InvalidEvent: state.n: nan is not"), ({1: 2}, "JSON keys are strings"), (b"x", "is not JSON")],
