@@ -177,6 +177,22 @@ async def test_a_result_that_came_in_another_turn_answers_the_call(tmp_path: Pat
     assert [each.call_id for each in found.unanswered_calls] == ["c2"]
 
 
+async def test_a_call_is_its_turns_whatever_other_turns_call_theirs(tmp_path: Path) -> None:
+    """Models and tests count their calls anew in each turn: a payment would be lost under the next turn's weather."""
+
+    async def story(log: EventLog) -> None:
+        session = await log.start_session("s")
+        await turn(session, "over", requested(("c1", {}), ("c2", {})), ended())
+        await turn(session, "t1", requested(("c1", {"eur": 5}), ("c2", {"eur": 6})))
+        await turn(session, "t2", requested(("c1", {}), ("c2", {})), result("c1"), result("c1"))
+        await turn(session, "t3", requested(("c1", {})), ended())
+        await turn(session, "t4", requested(("c3", {})), result("c3"), requested(("c3", {})))
+
+    found = await started(await killed(tmp_path, story))
+    named = [(each.turn_id, each.call_id) for each in found.unanswered_calls]
+    assert named == [("t1", "c1"), ("t1", "c2"), ("t2", "c2"), ("t4", "c3")]
+
+
 async def test_what_this_process_began_itself_is_not_unfinished(tmp_path: Path) -> None:
     """A runtime may be started after the first turns, and started again: they are underway."""
 

@@ -7,6 +7,7 @@ turns are in a table of their own, and of each no more is read than what follows
 from __future__ import annotations
 
 import sqlite3
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -208,13 +209,13 @@ class _Look:
     def calls(self) -> list[UnansweredCall]:
         """Requests of open turns without a result: results take away what requests before them brought."""
         open_now = {(turn.session_id, turn.turn_id) for turn in self._all_turns()}
-        asked: dict[tuple[str, str], UnansweredCall] = {}
+        asked = _Asked()
         for event in self._events(sorted(self._positions())):
             if event.type == "action.result":
-                asked.pop((event.session_id, event.data.call_id), None)
-            elif (event.session_id, event.turn_id) in open_now:
-                asked.update(((call.session_id, call.call_id), call) for call in _calls(event))
-        return self._named(list(asked.values()))
+                asked.answer(event)
+            else:
+                asked.note(event, is_open=(event.session_id, event.turn_id) in open_now)
+        return self._named(asked.unanswered())
 
     def _all_turns(self) -> Iterator[OpenTurn]:
         after = 0
@@ -301,6 +302,36 @@ class _Look:
     def _named(self, found: list[Any]) -> list[Any]:
         self.not_named += max(0, len(found) - MAX_NAMED)
         return found[:MAX_NAMED]
+
+
+class _Asked:
+    """Calls by their ids, which belong to a turn: a model counts them anew in each."""
+
+    def __init__(self) -> None:
+        self._ever: set[tuple[str, str, str | None]] = set()  # session, call, turn
+        self._waiting: defaultdict[tuple[str, str], dict[str | None, UnansweredCall | None]] = defaultdict(dict)
+
+    def note(self, event: Event[Any], *, is_open: bool) -> None:
+        """A request. What a turn asked that is over is not named, and can be answered like any other."""
+        for call in _calls(event):
+            key = (call.session_id, call.call_id)
+            self._ever.add((*key, event.turn_id))
+            self._waiting[key].pop(event.turn_id, None)  # it is the newest now
+            self._waiting[key][event.turn_id] = call if is_open else None
+
+    def answer(self, event: Event[Any]) -> None:
+        """A result: of its own turn's call, or where that asked no such call, of the newest one that waits."""
+        key = (event.session_id, event.data.call_id)
+        waiting = self._waiting.get(key, {})
+        if (*key, event.turn_id) in self._ever:
+            waiting.pop(event.turn_id, None)
+        elif waiting:
+            waiting.popitem()
+
+    def unanswered(self) -> list[UnansweredCall]:
+        """What is to be named, in the order of the log."""
+        named = [call for waiting in self._waiting.values() for call in waiting.values() if call is not None]
+        return sorted(named, key=lambda call: call.position)
 
 
 def _calls(event: Event[Any]) -> Iterator[UnansweredCall]:
