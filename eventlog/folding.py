@@ -75,6 +75,7 @@ class SessionFold:
         name = check_id("reducer", name) if name is not None else name_of(reducer)
         begun = encode_value(initial, "initial")
         fold = None if name is None else Fold(self.session_key, name, version, begun)
+        removals = self.store.events.removals
         found = None if fold is None else await self.store.read(newest, fold)
         index = -1 if found is None else found.index
         state: S = decode_json(begun if found is None else found.state)
@@ -88,14 +89,14 @@ class SessionFold:
                 logger.error("a fold of session %s passed an event: %s", self.session_id, passed.why)
         raw = encode_value(state, "state")
         if fold is not None and last - index >= self.limits.snapshot_every_events and not self.store.read_only:
-            await self._keep(fold, Snapshot(last, raw))
+            await self._keep(fold, Snapshot(last, raw), removals)
         result: S = decode_json(raw)
         return result
 
-    async def _keep(self, fold: Fold, snapshot: Snapshot) -> None:
+    async def _keep(self, fold: Fold, snapshot: Snapshot, removals: int) -> None:
         size, limit = len(snapshot.state), self.limits.state_bytes
         if size > limit:
             why = "no snapshot of %s in session %s: its state is %d bytes, over the limit of %d; it is folded whole"
             logger.warning(why, fold.reducer, self.session_id, size, limit)
             return
-        await self.store.write(keep, fold, snapshot)
+        await self.store.with_writer(keep, fold, snapshot, removals)

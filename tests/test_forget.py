@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,7 +17,7 @@ from eventlog import upkeep
 from eventlog.encoding import TOMBSTONE
 from eventlog.errors import ErasureIncomplete, InvalidEvent, KeyConflict, ReadOnlyLog, SessionNotFound
 from eventlog.events import Event, Forgotten, NewEvent, parse_envelope
-from eventlog.folding import FoldLimits
+from eventlog.folding import FoldLimits, SessionFold
 from eventlog.host.files import SessionFiles
 from eventlog.host.kv import Kv
 from eventlog.log import EventLog
@@ -318,6 +319,69 @@ async def test_an_error_that_is_written_late_does_not_bring_back_what_it_quotes(
         await log.forget("s1")
         await Cursors(log.store, "main").advance([], [], [Thrown("h", event.position, SECRET, 0)])
         assert places_of(tmp_path) == []
+
+
+@pytest.mark.parametrize("error", ["it quotes {}", None], ids=["stuck", "in the making"])
+async def test_what_a_projection_was_stuck_at_goes_and_what_is_in_the_making_too(
+    tmp_path: Path, error: str | None
+) -> None:
+    """Its cursor may be at 0, and its error, or the next version of it, has what was in the session."""
+
+    def stuck_at_once(state: list[str], event: Event[Any]) -> list[str]:
+        raise ValueError("" if error is None else error.format(event.data.text))
+
+    def until_the_end(state: list[str], event: Event[Any]) -> list[str]:
+        if event.data.text == "end":
+            raise ValueError
+        return [*state, event.data.text]
+
+    versions = [stuck_at_once] if error is not None else [stuck_at_once, until_the_end]
+    async with EventLog(tmp_path / "agent.db") as log:
+        session = await log.start_session("s1")
+        await session.append("message.received", {"text": SECRET}, turn_id="t")
+        await log.append((await log.start_session("s2")).id, "message.received", {"text": "end"}, turn_id="t")
+        for version, fold in enumerate(versions, 1):
+            own = Projection(name="own", events=["message.received"], fold=fold, initial=[], version=version)
+            projector = Projector(log, [own])
+            await projector.start()
+            await projector.catch_up()
+            if version < len(versions):
+                await projector.stop()
+        assert (await log.projection("own")).stuck is not None
+        done = await log.forget("s1")
+        assert done.more["projectionStates"] == len(versions)
+        assert places_of(tmp_path) == []
+        await projector.catch_up()
+        rows = await log.store.read(lambda c: c.execute("SELECT version, stuck FROM projection").fetchall())
+        assert rows[-1] == (len(versions), f"ValueError: {'' if error is None else error.format('end')}")
+        await projector.stop()
+        assert places_of(tmp_path) == []
+
+
+@pytest.mark.parametrize("how", ["forget", "prune"])
+async def test_a_fold_that_began_before_keeps_no_snapshot_of_what_is_gone(tmp_path: Path, how: str) -> None:
+    async with EventLog(tmp_path / "agent.db", fold_limits=FoldLimits(snapshot_every_events=1)) as log:
+        session = await log.start_session("s1")
+        await session.append("own.type", {"x": SECRET})
+        await session.append("session.completed", {})
+        read, gone = asyncio.Event(), asyncio.Event()
+
+        async def read_then_wait(after: int | None) -> AsyncIterator[Event[Any]]:
+            async for event in session.read(after):
+                yield event
+            read.set()
+            await gone.wait()
+
+        fold = SessionFold(log.store, log.fold_limits, "s1", session._key)
+        folding = asyncio.ensure_future(fold.run(read_then_wait, gather, [], 1, "gather"))
+        await read.wait()
+        await (log.forget("s1") if how == "forget" else log.prune(older_than_s=0.0))
+        gone.set()
+        assert SECRET in str(await folding), "it was read before"
+        assert await log.store.read(lambda c: c.execute("SELECT * FROM snapshot").fetchall()) == []
+        await session.append("own.type", {"x": 1})
+        assert len(await session.fold(gather, [], name="gather")) == 1
+        assert len(await log.store.read(lambda c: c.execute("SELECT * FROM snapshot").fetchall())) == 1
 
 
 async def test_what_extensions_were_owed_of_a_forgotten_session_is_a_gap_of_theirs(tmp_path: Path) -> None:

@@ -76,6 +76,7 @@ def overwrite(
 def forget_state(connection: sqlite3.Connection, events: Events, session: int, id: str) -> dict[str, int]:
     """Erase what is known of a session beside its events, in one transaction and in the owner's memory."""
     counts = in_transaction(connection, _forget_state, session, id, events.clock.now_us())
+    events.removals += 1
     head = events.heads.get(id)
     if head is not None and head.info is not None:
         head.info = replace(head.info, auth=None, title=None, sdk_agent_id=None, abs=None, continuation_token=None)

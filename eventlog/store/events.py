@@ -63,6 +63,7 @@ class Events:
         self.last: object = None  # what moved all of the above last
         self.redrafted = 0  # groups that did not follow it
         self.imports = 0  # batches of history: they alone move a session that is not in memory
+        self.removals = 0  # prunings and erasures of sessions: what was read before them is kept no more
 
     # -- opening ------------------------------------------------------------------------------------------------
 

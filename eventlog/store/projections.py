@@ -153,10 +153,7 @@ def keys_of(connection: sqlite3.Connection, name: str, version: int) -> list[int
 
 
 def _check_same(connection: sqlite3.Connection, row: ProjectionRow, definition: Definition) -> None:
-    (initial,) = connection.execute(
-        "SELECT CAST(initial AS BLOB) FROM projection WHERE projection = ?", (row.key,)
-    ).fetchone()
-    if (row.events, initial) != (definition.events, definition.initial):
+    if _definition(connection, row) != definition:
         why = f"version {row.version} was folded from other events or another initial state; raise its version"
         raise InvalidName("projection", definition.name, why)
 
@@ -179,18 +176,25 @@ def insert(connection: sqlite3.Connection, definition: Definition, *, serves: bo
     return int(key)
 
 
-def begin_anew(connection: sqlite3.Connection, name: str) -> int:
-    """Fold what serves once more, beside it, from the first event on; the new row's key. Raises InvalidName."""
-    found = connection.execute(
-        "SELECT name, version, events, CAST(initial AS BLOB) FROM projection WHERE name = ? AND serves = 1", (name,)
-    ).fetchone()
-    if found is None:
+def begin_anew(connection: sqlite3.Connection, name: str) -> None:
+    """Fold a projection once more, beside what serves, from the first event on. Raises InvalidName.
+
+    A version that is being made already is what begins again: it is to take the place in any case.
+    """
+    found = rows(connection, name)
+    if not found:
         raise InvalidName("projection", name, "no process has folded a projection of this name from this log")
-    for row in rows(connection, name):
-        if not row.serves:
-            drop(connection, row.key)
-    definition = Definition(found[0], found[1], tuple(msgspec.json.decode(found[2])), found[3])
-    return insert(connection, definition, serves=False)
+    definition = _definition(connection, found[-1])
+    if not found[-1].serves:
+        drop(connection, found[-1].key)
+    insert(connection, definition, serves=False)
+
+
+def _definition(connection: sqlite3.Connection, row: ProjectionRow) -> Definition:
+    (initial,) = connection.execute(
+        "SELECT CAST(initial AS BLOB) FROM projection WHERE projection = ?", (row.key,)
+    ).fetchone()
+    return Definition(row.name, row.version, row.events, initial)
 
 
 def drop(connection: sqlite3.Connection, key: int) -> None:
@@ -309,15 +313,14 @@ def mark_incomplete(connection: sqlite3.Connection, session: int) -> None:
 
 
 def forget_states(connection: sqlite3.Connection, kept: Sequence[str]) -> int:
-    """Begin all projections at the first event again, but for those `kept`; how many.
+    """Begin all projections at the first event again, but for those `kept`; how many, the ones in the making too.
 
     Their rows get new keys, so that a page that was read before finds no row to be written to.
     """
-    gone = [row for row in rows(connection) if row.name not in kept and row.cursor]
+    gone = [row for row in rows(connection) if row.name not in kept and (row.cursor or row.stuck is not None)]
     for row in gone:
-        if row.serves:
-            key = begin_anew(connection, row.name)
-            drop(connection, row.key)
-            connection.execute("UPDATE projection SET serves = 1 WHERE projection = ?", (key,))
-            connection.execute("DELETE FROM projection_error WHERE name = ?", (row.name,))
+        definition = _definition(connection, row)
+        drop(connection, row.key)
+        insert(connection, definition, serves=row.serves)
+        connection.execute("DELETE FROM projection_error WHERE name = ?", (row.name,))
     return len(gone)

@@ -101,7 +101,9 @@ def remove_sessions(
     A session that is longer than a chunk loses its beginning. One that is not finished any more, or is owed, stays.
     """
     going = [key for key in keys if key not in events.unabsorbed]  # else it was appended to meanwhile
-    return in_transaction(connection, _remove, going, keep_bytes, agents, events.clock.now_us())
+    removed = in_transaction(connection, _remove, going, keep_bytes, agents, events.clock.now_us())
+    events.removals += bool(removed.events)
+    return removed
 
 
 def _remove(

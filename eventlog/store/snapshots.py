@@ -7,6 +7,9 @@ from hashlib import blake2b
 
 import msgspec
 
+from eventlog.store.database import in_transaction
+from eventlog.store.events import Events
+
 
 class Fold(msgspec.Struct, frozen=True):
     """Which fold a snapshot is of; `initial` is the JSON that it began with. Any other fold ignores it."""
@@ -39,8 +42,19 @@ def newest(connection: sqlite3.Connection, fold: Fold) -> Snapshot | None:
     return None if row is None else Snapshot(row[0], row[1])
 
 
-def keep(connection: sqlite3.Connection, fold: Fold, snapshot: Snapshot) -> None:
-    """Keep a snapshot in place of an older one of its fold, and of lower versions of its reducer."""
+def keep(connection: sqlite3.Connection, events: Events, fold: Fold, snapshot: Snapshot, removals: int) -> bool:
+    """Keep a snapshot, unless a session was pruned or forgotten since there were so many `removals`.
+
+    Its state may hold what is gone, and nobody would take that out again.
+    """
+    if events.removals != removals:
+        return False
+    in_transaction(connection, _keep, fold, snapshot)
+    return True
+
+
+def _keep(connection: sqlite3.Connection, fold: Fold, snapshot: Snapshot) -> None:
+    """In place of an older one of its fold, and of lower versions of its reducer."""
     connection.execute(
         "DELETE FROM snapshot WHERE session = ? AND reducer = ? AND version < ?",
         (fold.session, fold.reducer, fold.version),
