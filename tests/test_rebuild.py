@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import sqlite3
 from collections import Counter
@@ -12,17 +13,18 @@ from typing import Any
 
 import pytest
 
-from eventlog import EventLog, Runtime
+from eventlog import EventLog, Projection, Runtime
 from eventlog.errors import InvalidName, ReadOnlyLog
 from eventlog.folding import FoldLimits
 from eventlog.inspection import Inspection
-from eventlog.projections import BUILT_IN, rebuild
+from eventlog.projections import BUILT_IN, Projector, rebuild
 from eventlog.store import projections
 from tests.folding_kit import (
     COUNTS,
     FOLDED,
     LIMITS,
     PAGES,
+    count_types,
     fill_randomly,
     kill_after,
     leftovers,
@@ -275,6 +277,36 @@ async def test_a_projection_of_ones_own_is_folded_again_by_the_next_runtime_and_
     async with EventLog(path, fold_limits=LIMITS) as log, Runtime(log, projections=[COUNTS]) as runtime:
         assert (await runtime.projection("counts")).state == state
         assert len(await log.store.read(projections.rows, "counts")) == 1
+
+
+async def test_a_version_that_is_in_the_making_is_what_a_rebuild_begins_again(tmp_path: Path) -> None:
+    """The runtime that makes it goes on with it, and it takes the place of the old one."""
+    version_2 = Projection(name="counts", events=["*"], fold=count_types, initial={}, version=2)
+    async with EventLog(tmp_path / "agent.db", fold_limits=LIMITS) as log:
+        async with Runtime(log, projections=[COUNTS]) as runtime:
+            await fill_randomly(log, Random(1), 30)
+            state = (await runtime.projection("counts")).state
+        projector = Projector(log, [version_2])
+        await log.store.write(projections.join, version_2.definition)
+        (_, being_made) = await log.store.read(projections.rows, "counts")
+        assert not await projector.fold_once(version_2, being_made.key)
+        await rebuild(log, "counts")
+        rows = await log.store.read(projections.rows, "counts")
+        assert [(row.serves, row.version, row.cursor) for row in rows] == [(True, 1, 34), (False, 2, 0)]
+        await projector.catch_up()
+        found = await log.projection("counts")
+        assert (found.version, found.state, found.lag) == (2, state, 0)
+
+
+async def test_rebuilds_at_the_same_time_do_not_mix_their_rows(tmp_path: Path) -> None:
+    """R97: turns kept their versions doubled when two rebuilds filled one table."""
+    async with EventLog(tmp_path / "agent.db", fold_limits=LIMITS) as log:
+        await fill_randomly(log, Random(1), 100)
+        _ = await log.usage()
+        live = await tables(log)
+        done = await asyncio.gather(*[rebuild(log, name) for name in (None, "turns", "jobs", "usage", None)])
+        assert [each.different for rebuilt in done for each in rebuilt] == [0] * 11
+        assert await tables(log) == live
 
 
 def spoil(connection: sqlite3.Connection) -> None:

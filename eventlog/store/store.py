@@ -75,6 +75,8 @@ class Store:
         self.reading = Reading(verify=verify_reads)
         self.found_position = 0
         """The last position that the file held when its owner opened it; what follows is this process's own."""
+        self.rebuilding = asyncio.Lock()
+        """Held by whoever folds built-in projections again: there is one table for the new rows of each."""
         self.loss: LogShortened | None = None
         """What is lost of the file, found when it was opened; accepted, since it is open."""
         self._accept_loss = accept_loss
