@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import os
 import resource
 import sqlite3
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -160,10 +163,10 @@ async def test_a_backup_that_is_cancelled_leaves_nothing(tmp_path: Path, share: 
 async def test_what_a_killed_backup_left_is_removed_by_the_next_one_and_what_another_makes_is_not(
     tmp_path: Path,
 ) -> None:
-    left = tmp_path / ".b.db.0123abcd.partial"
+    left = tmp_path / ".b.db.0123abcd.eventlog-partial"
     left.write_bytes(b"half of it")
     left.with_name(left.name + "-journal").write_bytes(b"its journal")
-    mine = tmp_path / ".b.db.mine.partial"
+    mine = tmp_path / ".b.db.mine.eventlog-partial"
     mine.write_bytes(b"not of a backup")
     seen: list[list[str]] = []
     async with EventLog(tmp_path / "agent.db") as log:
@@ -182,6 +185,40 @@ async def test_what_a_killed_backup_left_is_removed_by_the_next_one_and_what_ano
     assert sorted(told) == [False, True], "of two for one name one has it, and the other is told"
     assert sorted(name for name in everything_in(tmp_path) if name.startswith(".b.db")) == [mine.name]
     assert len(await lines_of(tmp_path / "b.db")) == 0
+
+
+async def test_what_killed_backups_of_other_names_left_is_removed_after_a_day(tmp_path: Path) -> None:
+    """Whoever names each backup by its date never uses a name again; what was forgotten would stay in there."""
+    names = {name: tmp_path / f".{name}.db.0123abcd.eventlog-partial" for name in ("old", "new", "held", "other")}
+    names["other"] = tmp_path / ".other.db.0123abcd.partial"  # of another program
+    for path in names.values():
+        path.write_bytes(b"half of it")
+        age_s = backup.LEFT_ALONE_S * (0.99 if path is names["new"] else 1.01)
+        os.utime(path, (time.time() - age_s,) * 2)
+    async with EventLog(tmp_path / "agent.db") as log:
+        with names["held"].open("rb") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            await log.backup(tmp_path / "b.db")
+    assert {name for name, path in names.items() if path.exists()} == {"new", "held", "other"}
+
+
+def test_a_copy_is_not_taken_for_one_that_was_left_before_it_is_locked(tmp_path: Path) -> None:
+    """By another backup of the same name, at the same time."""
+    target, done = tmp_path / "b.db", threading.Event()
+
+    def clean() -> None:
+        while not done.is_set():
+            backup._remove_what_was_left(target)
+
+    cleaner = threading.Thread(target=clean)
+    cleaner.start()
+    try:
+        for _ in range(3000):
+            with backup._partial(target) as path:
+                assert path.exists()
+    finally:
+        done.set()
+        cleaner.join()
 
 
 async def test_a_damaged_log_gives_no_backup_that_calls_itself_whole(tmp_path: Path) -> None:

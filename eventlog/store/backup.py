@@ -14,6 +14,7 @@ import os
 import re
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -35,8 +36,13 @@ from eventlog.store.store import Store
 STEP_PAGES = 256
 PROVEN_EVENTS = 64
 """Proven at once: an append may have to wait until a thread that does so lets the interpreter go."""
+LEFT_ALONE_S = 86_400.0
+"""How long a copy of another name is left, though nobody holds its lock: that of another machine may not be seen."""
 SIDES = ("", "-wal", "-shm", "-journal", ".head")
 """What must not be there before: SQLite, or the proof of another log, would be believed beside the copy."""
+
+PARTIAL = ".eventlog-partial"
+"""Ends the name of a copy that is not proven yet."""
 
 OF_THE_LOG = (
     "SQLITE_IOERR_READ",
@@ -196,24 +202,41 @@ def _refuse_existing(target: Path) -> None:
 @contextmanager
 def _partial(target: Path) -> Iterator[Path]:
     """A file under another name beside the target, which is locked while it is ours and gone when it is done."""
-    path = target.with_name(f".{target.name}.{token_hex(4)}.partial")
-    create_file(path)
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)  # closed after SQLite has let go of it
+    path, descriptor = _made_and_locked(target)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield path
     finally:
         _unlink(path)
         os.close(descriptor)
 
 
+def _made_and_locked(target: Path) -> tuple[Path, int]:
+    """A new file, and the descriptor that holds its lock, which is closed after SQLite has let go of it."""
+    while True:
+        path = target.with_name(f".{target.name}.{token_hex(4)}{PARTIAL}")
+        create_file(path)
+        with suppress(FileNotFoundError):
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if path.exists():
+                return path, descriptor
+            os.close(descriptor)  # taken for one that was left, before it was locked
+
+
 def _remove_what_was_left(target: Path) -> None:
-    """By a process that was killed: nobody holds the lock of it any more."""
-    left = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{8}}\.partial")
+    """By a process that was killed: nobody holds the lock of it any more. Of other names, too, when it is old."""
+    left = re.compile(rf"\.(?P<name>.+)\.[0-9a-f]{{8}}{re.escape(PARTIAL)}", re.DOTALL)
     with suppress(OSError):
         for path in target.parent.iterdir():
-            if left.fullmatch(path.name):
+            found = left.fullmatch(path.name)
+            if found is not None and (found["name"] == target.name or _is_old(path)):
                 _remove_if_left(path)
+
+
+def _is_old(path: Path) -> bool:
+    with suppress(OSError):
+        return time.time() - path.stat().st_mtime > LEFT_ALONE_S
+    return False
 
 
 def _remove_if_left(path: Path) -> None:
