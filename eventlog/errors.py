@@ -302,7 +302,9 @@ class OutcomeUnknown(EventLogError):
 
     def __init__(self, why: str) -> None:
         self.why = why
-        super().__init__(f"it is not known whether this was stored: {why}; append again with the same key, or read")
+        super().__init__(
+            f"it is not known whether this was stored: {why}; do it again, an append with its key, or read"
+        )
 
 
 class StorageFull(EventLogError):
@@ -310,7 +312,7 @@ class StorageFull(EventLogError):
 
     def __init__(self, why: str) -> None:
         self.why = why
-        super().__init__(f"nothing was stored: {why}; make room and append again")
+        super().__init__(f"nothing was stored: {why}; make room and do it again")
 
 
 class DamagedFile(EventLogError):
@@ -330,7 +332,7 @@ class StoreError(EventLogError):
 
 
 class ErasureIncomplete(EventLogError):
-    """Sessions are forgotten and read by nobody, but what they held is still in the file's write-ahead log."""
+    """Sessions are forgotten and read by nobody, but what they held is still in the file or its write-ahead log."""
 
     def __init__(self, path: str | PathLike[str], why: str) -> None:
         self.path, self.why = fspath(path), why

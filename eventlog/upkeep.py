@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from eventlog.encoding import check_id
-from eventlog.errors import ErasureIncomplete, InvalidName, SessionNotFound
+from eventlog.errors import ErasureIncomplete, InvalidName, OutcomeUnknown, SessionNotFound, StorageFull
 from eventlog.store.backup import BackedUp, back_up
 from eventlog.store.erasure import forget_state, overwrite, session_to_forget
 from eventlog.store.pruning import DeltaScan, Rules, deltas_upto, remove_deltas, remove_sessions, sessions_due
@@ -234,7 +234,11 @@ async def _overwrite(log: EventLog, key: int, session_id: str, upto: int) -> int
 
 async def _take_off_the_disk(log: EventLog) -> None:
     store = log.store
-    await store.with_writer(write_anew)
+    try:
+        await store.with_writer(write_anew)
+    except (StorageFull, OutcomeUnknown) as error:  # for these it would be the session that is not forgotten
+        why = f"the file cannot be written anew, which takes as much room again: {error.why}"
+        raise ErasureIncomplete(log.path, why) from error
     looks = round(READERS_LIMIT_S / LOOK_AGAIN_S)
     for _ in range(looks):
         if await store.cut_wal():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import shutil
 import sqlite3
 import subprocess
@@ -191,6 +192,17 @@ async def whole(log: EventLog) -> None:
     """Assert that a check finds nothing."""
     report = await log.check()
     assert report.ok, report
+
+
+@contextmanager
+def files_end_at(size_bytes: int) -> Iterator[None]:
+    """No file of this process can be written behind that: a real error of the system, EFBIG, which SQLite meets."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 async def until(condition: Callable[[], object]) -> None:

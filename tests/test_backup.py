@@ -6,12 +6,10 @@ import asyncio
 import errno
 import fcntl
 import os
-import resource
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from eventlog.errors import DamagedFile, EventLogError, InvalidName, LogShortene
 from eventlog.events import Event
 from eventlog.log import EventLog
 from eventlog.store import backup
-from tests.log_kit import all_of, damaging, everything_in, fill, mode_of, whole
+from tests.log_kit import all_of, damaging, everything_in, files_end_at, fill, mode_of, whole
 
 BACKUPS = 30
 
@@ -230,17 +228,6 @@ async def test_a_damaged_log_gives_no_backup_that_calls_itself_whole(tmp_path: P
         with pytest.raises(DamagedFile, match="event 2 of session 's'"):
             await log.backup(tmp_path / "b.db")
     assert not (tmp_path / "b.db").exists()
-
-
-@contextmanager
-def files_end_at(size_bytes: int) -> Iterator[None]:
-    """No file of this process can be written behind that: a real error of the system, EFBIG, which SQLite meets."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize("size_bytes", [0, 4_096, 100_000])

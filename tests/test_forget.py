@@ -30,7 +30,7 @@ from eventlog.store.database import READER_PRAGMAS, Database
 from eventlog.store.extensions import Extensions
 from eventlog.store.keep import place_of_channel
 from tests.extension_kit import installation
-from tests.log_kit import all_of, everything_in, fill, indexes, whole
+from tests.log_kit import all_of, everything_in, files_end_at, fill, indexes, whole
 from tests.observing import NOTE, NOTED, hook_of
 
 SECRET = "hunter2-" + "zw1tscher" * 3
@@ -173,6 +173,22 @@ async def test_readers_that_hold_the_wal_are_waited_for_and_then_named(
         await reader.close()
         await log.forget("s1")
         assert places_of(tmp_path) == []
+
+
+async def test_a_file_that_cannot_be_written_anew_says_that_the_secret_is_still_in_it(tmp_path: Path) -> None:
+    """Not that nothing was stored: the session is forgotten, and doing it again takes it off the disk."""
+    random = Random(1)
+    async with EventLog(tmp_path / "agent.db") as log:
+        await secretive(log, "s1")
+        other = await log.start_session("s2")
+        await other.append_many([NewEvent("own.type", {"x": random.randbytes(200_000).hex()}) for _ in range(10)])
+        await log.store.cut_wal()
+        with files_end_at(1_000_000), pytest.raises(ErasureIncomplete, match=r"as much room again.*forget again"):
+            await log.forget("s1")
+        assert all(event.is_forgotten for event in await all_of((await log.session("s1")).read()))
+        await log.forget("s1")
+        assert places_of(tmp_path) == []
+        await whole(log)
 
 
 # ---------------------------------------------------------------------------------------------------- how it is read
