@@ -42,6 +42,14 @@ class Disk:
         self._synced_names: dict[str, _File] = {}
         self._pending_names: list[tuple[str, _File | None]] = []
 
+    def hold(self, folder: Path) -> None:
+        """What was there before, long since synced."""
+        for path in folder.iterdir():
+            content = Op("write", str(path), 0, path.read_bytes())
+            for op in (Op("create", str(path)), content, Op("sync", str(path))):
+                self.do(op)
+        self.do(Op("sync", str(folder)))
+
     def do(self, op: Op) -> None:
         """One operation that has returned."""
         if op.path.endswith(NOT_REPLAYED):
@@ -54,6 +62,9 @@ class Disk:
             case "remove" if file is not None:
                 del self._names[op.path]
                 self._pending_names.append((op.path, None))
+            case "name" if file is not None:
+                self._names[op.data.decode()] = file
+                self._pending_names.append((op.data.decode(), file))
             case "write" | "cut":
                 assert file is not None, op
                 file.pending.append(op)

@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 from eventlog.store.store import Durability
 from tests import test_delivery_kills
-from tests.torture import cancelling, endurance, fulldisk, ioerrors, model, powercut, removing, schedules
+from tests.torture import cancelling, caring, endurance, fulldisk, ioerrors, model, powercut, removing, schedules
 from tests.torture.forker import forker
 from tests.torture.tally import Tally
 
@@ -83,6 +83,7 @@ PARTS: dict[str, Part] = {
     "io-errors": Part(io_errors, None, injects=True),
     "schedules": Part(many_schedules, 500_000),
     "threads": Part(threads, 20_000),
+    "care": Part(caring.cut_short, None, injects=True),
     "cancel": Part(cancelling.cancel_everywhere, 20_000),
     "model": Part(machines, 5_000),
     "removing": Part(removing.remove_and_append, 2_000),

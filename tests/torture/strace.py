@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tests.log_kit import CHECKOUT
 
-CALLS = "openat,pwrite64,write,fdatasync,fsync,ftruncate,unlink,unlinkat,mkdir,mkdirat"
+CALLS = "openat,pwrite64,write,fdatasync,fsync,ftruncate,unlink,unlinkat,mkdir,mkdirat,link,linkat"
 MAX_STRING = 2_000_000
 
 _SYSCALL = re.compile(r"(\w+)\((.*)\)\s+= (-?\d+)(?:<([^>]*)>)?.*")
@@ -26,7 +26,7 @@ class Op(NamedTuple):
     """One thing that was done, and had succeeded: to a file by its path, or a line that was said."""
 
     what: str
-    """create, write, cut, sync, remove, folder, said"""
+    """create, write, cut, sync, remove, folder, name (one more, the data), said"""
     path: str
     offset: int = 0
     data: bytes = b""
@@ -74,6 +74,8 @@ def _operation(name: str, arguments: str, result: int, opened: str, folder: str)
         yield Op("said", "", 0, strings[0][:result])
     elif name == "openat" and "O_CREAT" in arguments and opened.startswith(folder):
         yield Op("create", opened)
+    elif name in ("link", "linkat") and strings[0].decode().startswith(folder):
+        yield Op("name", strings[0].decode(), 0, strings[1])
     elif name in _BY_NAME and strings[0].decode().startswith(folder):
         yield Op(_BY_NAME[name], strings[0].decode())
 

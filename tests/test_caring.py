@@ -1,0 +1,46 @@
+"""Migrating, rebuilding, pruning, forgetting, copying, vacuuming and importing, cut short at any system call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.log_kit import NO_INJECTION, can_inject
+from tests.torture import caring
+from tests.torture.tally import Tally
+
+SEED = 20_261_130
+
+pytestmark = pytest.mark.skipif(not can_inject(), reason=NO_INJECTION)
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory, where a disk that is only replayed takes no time."""
+    if not (shared := Path("/dev/shm")).is_dir():  # noqa: S108 (the folder in it has a name of its own)
+        yield tmp_path
+        return
+    with TemporaryDirectory(dir=shared, prefix="eventlog-torture-") as folder:
+        yield Path(folder)
+
+
+async def test_whatever_cuts_care_short_leaves_the_old_or_the_new_and_the_same_again_ends_it(memory: Path) -> None:
+    """A kill at a write, sync, cut, unlink or link, and a power cut; the long form is `make torture ARGS=care`."""
+    tally = Tally("care", SEED)
+    await caring.cut_short(tally, memory, 120)
+    tally.assert_held()
+    assert tally.count == 120
+    states = ("old", "between", "new")
+    assert min(sum(tally.seen[f"{what}: {state}"] for what in caring.WORKS) for state in states) >= 5
+
+
+@pytest.mark.parametrize(("what", "op"), [("backup", "name"), ("forget", "sync")])
+async def test_a_work_that_did_not_do_what_it_says_would_be_found_out(memory: Path, what: str, op: str) -> None:
+    """A backup that never gets its name, and tombstones that are never synced."""
+    work = await caring.recorded(what, memory / what)
+    tally = Tally("care", SEED)
+    await caring.cut(work._replace(ops=[each for each in work.ops if each.what != op]), tally, memory / "left", 40)
+    assert tally.breaches
