@@ -14,7 +14,7 @@ export PYRIGHT_PYTHON_GLOBAL_NODE = 0
 started := $(shell date +%s)
 timed    = { $(1); }; status=$$?; echo "make $@ took $$(( $$(date +%s) - $(started) )) s"; exit $$status
 
-.PHONY: help demo test test-all check lint types format bench torture clean
+.PHONY: help demo test test-all check lint types format docs bench torture clean
 
 help: ## explain the targets
 	@echo 'usage: make TARGET [VARIABLE=VALUE ...]'
@@ -58,6 +58,9 @@ format: $(VENV)/installed-dev ## format the code and repair what ruff can repair
 	$(python) -m ruff check --fix --exit-zero
 	$(python) -m ruff format
 
+docs: $(VENV)/installed-docs ## make the site of the documents, in site/; a warning or a dead link is an error
+	@$(call timed,$(python) -m sphinx --fresh-env --fail-on-warning --keep-going --quiet --conf-dir docs . site)
+
 bench: $(VENV)/installed-bench ## measure everything against plain sqlite3, plain aiosqlite and the peers, as ratios
 	@$(call timed,$(python) -m benchmarks $(ARGS))
 
@@ -69,7 +72,7 @@ torture: $(VENV)/installed-test ## try for hours to make the log lose something:
 	@$(call timed,$(python) -m tests.torture $(ARGS))
 
 clean: ## remove the environments and everything that was built
-	rm -rf .venv .venvs dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venvs dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An environment is made once; each stamp in it is an installation that is as new as pyproject.toml.

@@ -1,18 +1,18 @@
 """The error tree: everything this library raises on purpose, and the findings that validation reports.
 
     EventLogError
-    ├── InvalidEvent, InvalidName, LimitExceeded          what you gave cannot be stored; nothing was
-    ├── SessionNotFound, SessionExists                    the session is not, or already, there
-    ├── IndexConflict, KeyConflict                        somebody else was there first; nothing was stored
-    ├── CorruptEvent, CursorExpired, VersionUnavailable   what you ask for cannot be given
-    ├── LogClosed, ReadOnlyLog, ForkedProcess             this object cannot be used (so, or any more)
-    ├── LogInUse, NotALog, LogShortened, NetworkFileSystem  the file cannot be opened
-    │   └── UnsupportedSchema, OwnershipLost              (a NotALog; a LogInUse, of an owner)
-    ├── OwnerUnreachable, NotServed, InvalidRequest       the log's owner could not be asked, or refused
+    ├── InvalidEvent, InvalidName, LimitExceeded              what you gave cannot be stored; nothing was
+    ├── SessionNotFound, SessionExists                        the session is not, or already, there
+    ├── IndexConflict, KeyConflict                            somebody else was there first; nothing was stored
+    ├── CorruptEvent, CursorExpired, VersionUnavailable       what you ask for cannot be given
+    ├── LogClosed, ReadOnlyLog, ForkedProcess                 this object cannot be used (so, or any more)
+    ├── LogInUse, NotALog, LogShortened, NetworkFileSystem    the file cannot be opened
+    │   └── UnsupportedSchema, OwnershipLost                  (a NotALog; a LogInUse, of an owner)
+    ├── OwnerUnreachable, NotServed, InvalidRequest           the log's owner could not be asked, or refused
     ├── OutcomeUnknown, StorageFull, DamagedFile, StoreError  the disk or SQLite let us down
-    ├── ErasureIncomplete                             it was forgotten, and its bytes are still on the disk
-    ├── BrokenInvariant                                   we let you down; nothing more is written
-    └── DiscoveryError, ManifestError, ActivationError    an agent's hooks or extensions cannot be loaded
+    ├── ErasureIncomplete                                     it was forgotten, and its bytes are still on the disk
+    ├── BrokenInvariant                                       we let you down; nothing more is written
+    └── DiscoveryError, ManifestError, ActivationError        an agent's hooks or extensions cannot be loaded
 
 Every error keeps what it knows in typed attributes, and its message says what to do.
 """

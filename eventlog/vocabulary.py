@@ -339,6 +339,7 @@ SessionEventType: TypeAlias = Literal[
     "reminder.cancelled",
     "reminder.due",
 ]
+"""The names of the vocabulary; a handler's key, and `event.type` where it is one of these."""
 
 Turn: TypeAlias = Literal["required", "refused", "optional"]
 """Whether events of a type belong to a turn."""

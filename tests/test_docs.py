@@ -105,12 +105,28 @@ def test_every_limit_of_the_guide_is_the_default() -> None:
     assert told == {name: str(value) for name, value in asdict(FoldLimits()).items()}
 
 
-def test_every_link_between_the_documents_leads_somewhere() -> None:
+DOCUMENTS = [*CHECKOUT.glob("*.md"), *(CHECKOUT / "docs").rglob("*.md"), *CHECKOUT.glob("*/README.md")]
+
+
+def anchors(document: Path) -> set[str]:
+    """What links can lead to inside of a document: its headings, as viewers of Markdown name them."""
+    text = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_link_between_the_documents_leads_to_a_file_or_to_a_heading() -> None:
+    links = [
+        (document, target, anchor)
+        for document in DOCUMENTS
+        for target, anchor in re.findall(r"\]\(([\w./-]*)(?:#([\w-]+))?\)", document.read_text())
+    ]
+    assert len(links) > 50
     broken = [
-        f"{document.name}: {target}"
-        for document in (*CHECKOUT.glob("*.md"), *(CHECKOUT / "docs").glob("*.md"))
-        for target in re.findall(r"\]\(([\w./-]+)(?:#[\w-]*)?\)", document.read_text())
-        if not (document.parent / target).exists()
+        f"{document.name}: {target}#{anchor}"
+        for document, target, anchor in links
+        for file in [document.parent / target if target else document]
+        if not file.is_file() or (anchor and anchor not in anchors(file))
     ]
     assert broken == []
 

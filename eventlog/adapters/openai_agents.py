@@ -25,8 +25,13 @@ if TYPE_CHECKING:  # the SDK calls us: at run time nothing of it is needed here
 __all__ = ["ITEMS_CLEARED", "ITEM_ADDED", "ITEM_POPPED", "EventLogSession", "ItemAdded", "ItemPopped", "ItemsCleared"]
 
 ITEM_ADDED = "openai.item.added"
+"""The type of an event whose data is an `ItemAdded`."""
+
 ITEM_POPPED = "openai.item.popped"
+"""The type of an event whose data is an `ItemPopped`."""
+
 ITEMS_CLEARED = "openai.items.cleared"
+"""The type of an event whose data is an `ItemsCleared`."""
 
 
 class ItemAdded(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Hooks that are delivered at least once, to extensions with a manifest.
+"""Durable hooks, which are delivered at least once, to extensions with a manifest.
 
 Read `envelope` for what is delivered, `policy` for when and how often, `manifest` for what an extension declares,
 `extension` for how it comes to life.
