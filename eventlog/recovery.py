@@ -78,14 +78,14 @@ class Recovered(msgspec.Struct, frozen=True):
         """
         tools = Counter(call.tool_name for call in self.unanswered_calls)
         names = ", ".join(f"{shown(name)} {count}x" for name, count in tools.most_common(NAMES))
-        counts = {
-            f"open turns ({'ended as interrupted' if turns_ended else 'left open'})": len(self.open_turns),
-            f"calls without a result ({names}{', ...' if len(tools) > NAMES else ''})": tools.total(),
-            "jobs with an unknown outcome": len(self.jobs_unknown),
-            "deliveries resumed": self.deliveries_resumed,
-            "hooks with a gap": self.gaps,
-        }
-        return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+        counts = (
+            (len(self.open_turns), "open turn", f"({'ended as interrupted' if turns_ended else 'left open'})"),
+            (tools.total(), "call", f"without a result ({names}{', ...' if len(tools) > NAMES else ''})"),
+            (len(self.jobs_unknown), "job", "with an unknown outcome"),
+            (self.deliveries_resumed, "call", "of extensions made again"),
+            (self.gaps, "hook", "with a gap"),
+        )
+        return ", ".join(f"{count} {noun}{'' if count == 1 else 's'} {what}" for count, noun, what in counts if count)
 
 
 async def at_rest(log: EventLog) -> Recovered:

@@ -103,6 +103,20 @@ def test_the_question_says_what_would_go(path: Path) -> None:
     assert "Remove 10 events of 2 sessions? [y/N]" in written
 
 
+def test_nobody_is_asked_where_nothing_would_go(path: Path) -> None:
+    assert answered("n", "prune", "--older-than", "300d", "--db", path) == (0, False)
+
+
+def test_the_question_before_forgetting_names_a_session_that_is_there(path: Path) -> None:
+    code, written = questioned(lambda _, ours: os.write(ours, b"n\n"), "forget", "a", "--db", path)
+    assert "Forget session a with 5 events? [y/N]" in written
+    assert code == 1
+    code, written = questioned(lambda *_: None, "forget", "none", "--db", path)
+    assert "no session 'none'; `eventlog sessions` lists them" in written
+    assert "gone for good" not in written
+    assert code == 3
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [

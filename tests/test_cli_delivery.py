@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -306,7 +307,7 @@ def test_deliveries_tell_what_is_retried_what_waits_and_what_never_comes(served:
     lines = good("deliveries", "acme.billing", "--dir", served).lines
     assert lines[0].split()[:5] == ["EXTENSION", "EVENT", "STATE", "ATTEMPTS", "NEXT"]
     assert lines[1].split()[:5] == ["acme", first["eventId"], "retrying", "1", "in"]
-    assert lines[2].split()[:6] == ["acme", second["eventId"], "waiting", "0", "after", str(first["position"])]
+    assert lines[2].split()[:6] == ["acme", second["eventId"], "waiting", "0", "after", first["eventId"]]
     assert lines[4].split()[:4] == ["GAP", "OF", "EXTENSION", "REASON"]
     assert lines[5].split()[:2] == ["acme", "capacity"]
 
@@ -366,6 +367,20 @@ def test_a_dead_letter_that_is_absent_is_a_finding(served: Path, event: str) -> 
 # ---------------------------------------------------------------------------------------------------- looking at it all
 
 LISTS = [["hooks"], ["logs"], ["extensions"], ["deliveries"], ["dead"], ["hooks", "--gaps"], ["deliveries", "--gaps"]]
+
+
+def test_errors_are_told_with_the_zone_of_their_time_and_fit_a_terminal(served: Path) -> None:
+    (line, *_) = good("logs", "loud", "--dir", served).lines
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC  position \d+  hook \"loud\" handler for", line)
+    written = on_terminal(100, "logs", "loud", "--dir", served, NO_COLOR="1").splitlines()
+    assert max(map(len, written)) <= 100
+    assert "".join(part.strip().replace(" ", "") for part in written).startswith(line.replace(" ", "")[:120])
+
+
+def test_a_terminal_is_told_that_there_are_no_errors(agent: Path) -> None:
+    asyncio.run(serve(agent, SLOWLY))
+    assert "no errors" in on_terminal(80, "logs", "--dir", agent)
+    assert good("logs", "--dir", agent).stdout == ""
 
 
 @pytest.mark.parametrize("columns", [80, 200])

@@ -293,3 +293,42 @@ def test_errors_name_a_path_without_effect_on_a_terminal(tmp_path: Path) -> None
     assert (done.code, done.stderr.count("\n")) == (3, 1)
     assert acting(done.stderr) == set()
     assert environment()  # the same goes for real processes, which share this code
+
+
+# ---------------------------------------------------------------------------------------------------- lists of events
+
+
+async def long_and_short(log: EventLog) -> None:
+    for session_id in ("s1", "a-session-with-a-long-id", "s2"):
+        session = await log.start_session(session_id)
+        await session.append("job.queued", {"jobId": f"job of {session_id}", "name": "tidy up"})
+        await session.append("job.started", {"jobId": f"job of {session_id}"})
+
+
+@pytest.mark.parametrize("columns", [None, 80, 200])
+def test_behind_a_long_id_the_columns_stay_in_line(tmp_path: Path, columns: int | None) -> None:
+    words = ("tail", "--db", filled(tmp_path / "agent.db", long_and_short))
+    text = good(*words).stdout if columns is None else on_terminal(columns, *words, NO_COLOR="1")
+    lines = [line for line in text.splitlines() if "job." in line]
+    assert [line.index("job.") for line in lines[-4:]] == [lines[-1].index("job.")] * 4
+
+
+def test_a_day_is_told_with_its_zone(log: Path) -> None:
+    first = on_terminal(80, "show", "s1", "--db", log, NO_COLOR="1").splitlines()[0]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d UTC", first)
+
+
+def test_the_line_of_a_job_names_it(tmp_path: Path) -> None:
+    lines = good("show", "s1", "--db", filled(tmp_path / "agent.db", long_and_short)).lines
+    assert [line.split("-  ")[-1].strip() for line in lines[1:]] == ["job of s1 tidy up", "job of s1"]
+
+
+# ----------------------------------------------------------------------------------------------------------- appending
+
+
+def test_an_event_that_belongs_to_a_turn_is_refused_with_the_option_for_it(log: Path) -> None:
+    done = run("append", "s1", "message.received", '{"text": "hi"}', "--db", log)
+    assert (done.code, done.stdout) == (2, "")
+    assert done.stderr == (
+        "eventlog: message.received belongs to a turn; name it with --turn; see `eventlog append --help`\n"
+    )

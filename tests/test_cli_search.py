@@ -118,6 +118,11 @@ def test_people_see_the_place_where_it_was_found(tmp_path: Path) -> None:
     assert acting("".join(on_terminal(80, "search", "here", "--db", path).split("\n"))) == set()
 
 
+def test_what_was_found_is_seen_on_a_narrow_terminal_too(tmp_path: Path) -> None:
+    path = noted(tmp_path / "agent.db", f"{'x ' * 200}here it is")
+    assert " here it is" in on_terminal(80, "search", "here", "--db", path, NO_COLOR="1")
+
+
 def test_nothing_that_is_found_acts_on_a_terminal(tmp_path: Path) -> None:
     path = noted(tmp_path / "agent.db", HOSTILE)
     assert acting(good("search", "hi", "--db", path).stdout) == set()

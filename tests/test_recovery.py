@@ -121,8 +121,8 @@ async def test_a_start_sums_up_in_one_line_what_was_cut_short_and_is_silent_othe
     path = await killed(tmp_path, story)
     _ = await started(path, **options)
     assert caplog.messages == [
-        f"the last owner left unfinished: {turns}, 1 calls without a result ('pay' 1x), "
-        "1 jobs with an unknown outcome; see Runtime.recovered"
+        f"the last owner left unfinished: {turns}, 1 call without a result ('pay' 1x), "
+        "1 job with an unknown outcome; see Runtime.recovered"
     ]
     _ = await started(path, interrupt_open_turns=True)
     caplog.clear()
@@ -135,7 +135,7 @@ def test_the_summary_of_a_start_names_five_tools_and_what_was_resumed() -> None:
     summary = Recovered(unanswered_calls=calls, deliveries_resumed=2, gaps=1).summary()
     assert summary == (
         "7 calls without a result ('tool0' 2x, 'tool1' 1x, 'tool2' 1x, 'tool3' 1x, 'tool4' 1x, ...), "
-        "2 deliveries resumed, 1 hooks with a gap"
+        "2 calls of extensions made again, 1 hook with a gap"
     )
     assert Recovered().summary() == ""
 

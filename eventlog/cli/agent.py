@@ -31,9 +31,9 @@ HOOKS = (
 EXTENSIONS = (
     Column("EXTENSION"),
     Column("ID"),
-    Column("VERSION"),
-    Column("DELIVERED", long=True),
-    Column("ASKS FOR", long=True),
+    Column("VERSION", spare=1),
+    Column("DELIVERED", long=True, least=27),
+    Column("ASKS FOR", long=True, least=24),
 )
 EXPERIMENTS = (
     Column("EXPERIMENT"),

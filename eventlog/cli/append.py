@@ -55,17 +55,22 @@ async def append(
             text = sys.stdin.buffer.read(6 * MAX_EVENT_BYTES)
     content = _object(text)
     output = out()
-    appended = await steered(
-        db,
-        "append",
-        session_id=session_id,
-        type=event_type,
-        data=content,
-        turn_id=turn,
-        key=key,
-        expected_index=expected_index,
-        start_in="cli" if start else None,
-    )
+    try:
+        appended = await steered(
+            db,
+            "append",
+            session_id=session_id,
+            type=event_type,
+            data=content,
+            turn_id=turn,
+            key=key,
+            expected_index=expected_index,
+            start_in="cli" if start else None,
+        )
+    except InvalidEvent as error:
+        if error.path == "turnId" and turn is None:
+            raise click.UsageError(f"{event_type} belongs to a turn; name it with --turn") from None
+        raise
     event = appended["event"]
     if as_json:
         output.json(event)

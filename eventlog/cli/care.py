@@ -11,7 +11,7 @@ import click
 from eventlog import control
 from eventlog.cli.explain import Code, Stop
 from eventlog.cli.human import count, size
-from eventlog.cli.opening import must_be_there, owning
+from eventlog.cli.opening import must_be_there, owning, reading
 from eventlog.cli.options import json_option, log_options
 from eventlog.cli.output import err, out
 from eventlog.cli.plain import plain
@@ -87,7 +87,9 @@ def prune(
     if dry_run:
         return _preview(db, rules, as_json)
     if _is_asked(yes):
-        _ask(f"What is pruned is gone for good. Remove {_told(awaited(control.prunable(db, **rules)))}")
+        found = awaited(control.prunable(db, **rules))
+        if found.sessions or found.deltas or found.more:  # else there is nothing to ask about
+            _ask(f"What is pruned is gone for good. Remove {_told(found)}")
     return _prune(db, rules, as_json)
 
 
@@ -159,8 +161,16 @@ def forget(db: Path, session_ids: tuple[str, ...], yes: bool, as_json: bool) -> 
     """
     must_be_there(db)
     if _is_asked(yes):
-        _ask(f"What is forgotten is gone for good. Forget {count(len(session_ids), 'session')}")
+        _ask(f"What is forgotten is gone for good. Forget {awaited(_spoken_of(db, session_ids))}")
     return _forget(db, session_ids, as_json)
+
+
+async def _spoken_of(db: Path, session_ids: tuple[str, ...]) -> str:
+    """What is to be forgotten, in a few words; raises SessionNotFound before anybody is asked."""
+    async with reading(db) as log:
+        events = [(await log.session(session_id)).next_index for session_id in session_ids]
+    which = f"session {session_ids[0]}" if len(session_ids) == 1 else count(len(session_ids), "session")
+    return f"{which} with {count(sum(events), 'event')}"
 
 
 @asynchronous

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -63,7 +64,8 @@ async def deliveries(db: Path, extension: str | None, only_gaps: bool, as_json: 
         output.json(plain(gaps if only_gaps else owed))
         return Code.DONE
     if not only_gaps:
-        table(output, DELIVERIES, [_delivery(each, paused, now) for each in owed], "nothing is owed")
+        events = {each.position: each.event_id for each in owed}
+        table(output, DELIVERIES, [_delivery(each, events, paused, now) for each in owed], "nothing is owed")
         if gaps and (owed or output.is_terminal):
             output.line()
     table(output, GAPS, [_gap(gap) for gap in gaps], "no gaps" if only_gaps else "")
@@ -80,9 +82,9 @@ def _state(delivery: Delivery, paused: set[str]) -> str:
     return "retrying" if delivery.attempts else "due"
 
 
-def _delivery(delivery: Delivery, paused: set[str], now: datetime) -> Row:
+def _delivery(delivery: Delivery, events: Mapping[int, str], paused: set[str], now: datetime) -> Row:
     state = _state(delivery, paused)
-    upcoming = {"running": "", "paused": "", "waiting": f"after {delivery.waits_for}"}
+    upcoming = {"running": "", "paused": "", "waiting": f"after {events.get(delivery.waits_for or 0, 'others')}"}
     return (
         Span(delivery.extension, "name"),
         delivery.event_id,

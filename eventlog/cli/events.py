@@ -16,6 +16,8 @@ from eventlog.events import (
     InputRequested,
     InputResolved,
     JobCompleted,
+    JobQueued,
+    JobStarted,
     SessionStarted,
     StepCompleted,
     TokenUsage,
@@ -26,6 +28,7 @@ from eventlog.events import (
 
 SUMMARY_CHARACTERS = 200  # in a pipe; a terminal's line is as long as it is
 MIN_SUMMARY_CHARACTERS = 20
+MIN_SESSION_CHARACTERS = 16
 NO_TIME = "????-??-??T??:??:??.???Z"
 
 _SPOKEN = ("text", "delta", "message", "title", "name", "prompt")
@@ -117,6 +120,8 @@ _TELLERS: tuple[tuple[type, Callable[[Any], str]], ...] = (
     (ActionResult, _result),
     (TurnCompleted, lambda data: _listed(tokens(data.usage), price(data.cost))),
     (StepCompleted, lambda data: _listed(data.finish_reason, tokens(data.usage))),
+    (JobQueued, lambda data: _one_line(f"{data.job_id} {data.name or ''}")),
+    (JobStarted, lambda data: data.job_id),
     (JobCompleted, lambda data: f"{data.job_id} {data.status}"),
     (InputRequested, lambda data: _listed(*(_one_line(request.prompt) for request in data.requests))),
     (InputResolved, lambda data: _listed(*(resolution.outcome for resolution in data.resolutions))),
@@ -135,6 +140,7 @@ class EventList:
         self._output = output
         self._of_session = of_session
         self._heading = ""
+        self._session_characters = MIN_SESSION_CHARACTERS  # as many as the longest id so far
 
     def add(self, event: Event[Any]) -> None:
         """Write one event."""
@@ -145,31 +151,14 @@ class EventList:
         """Write what stands behind the last event."""
 
     def _write(self, event: Event[Any]) -> None:
+        left, kind, room = self._frame(event)
         try:
-            told, style = self._told(event), _style(event.type)
+            told, style = self._told(event, room), _style(event.type)
         except CorruptEvent as error:
             self.corrupt += 1
             told, style = f"CORRUPT: {error.why}", "bad"
-        self._line(event, told, style)
-
-    def _told(self, event: Event[Any]) -> str:
-        """What its line says; raises CorruptEvent when it cannot be read."""
-        return summary(event)
-
-    def _line(self, event: Event[Any], told: str, style: str) -> None:
-        width = self._output.width
-        at, place = time_of(event), event.index if self._of_session else event.position
-        columns = [f"{place:>6}", at if width is None else at[11:19]]
-        if not self._of_session:
-            columns.append(f"{event.session_id:<16}")
-        kind = f"{event.type:<19}"
-        if width is None:
-            kind += f"  {event.turn_id or '-':<8}"
-        else:
-            self._head(at[:10], event.turn_id)
-        left = "  ".join(columns)
-        used = cells(escaped(left)) + cells(escaped(kind)) + 4
-        room = SUMMARY_CHARACTERS if width is None else max(MIN_SUMMARY_CHARACTERS, width - used)
+        if self._output.width is not None:
+            self._head(time_of(event)[:10], event.turn_id)
         self._output.line(
             left,
             "  ",
@@ -177,9 +166,32 @@ class EventList:
             *(["  ", cut(escaped(told), room)] if told else []),
         )
 
+    def _told(self, event: Event[Any], _room: int) -> str:
+        """What its line says in so many places; raises CorruptEvent when it cannot be read."""
+        return summary(event)
+
+    def _frame(self, event: Event[Any]) -> tuple[str, str, int]:
+        """What its line begins with, the column of its type, and how much room there is for what it says."""
+        width = self._output.width
+        at, place = time_of(event), event.index if self._of_session else event.position
+        columns = [f"{place:>6}", at if width is None else at[11:19]]
+        if not self._of_session:
+            columns.append(self._session(event.session_id))
+        kind = f"{event.type:<19}"
+        if width is None:
+            return "  ".join(columns), f"{kind}  {event.turn_id or '-':<8}", SUMMARY_CHARACTERS
+        left = "  ".join(columns)
+        used = cells(escaped(left)) + cells(escaped(kind)) + 4
+        return left, kind, max(MIN_SUMMARY_CHARACTERS, width - used)
+
+    def _session(self, session_id: str) -> str:
+        needed = cells(escaped(session_id))
+        self._session_characters = max(self._session_characters, needed)
+        return session_id + " " * (self._session_characters - needed)
+
     def _head(self, day: str, turn: str | None) -> None:
         """On a terminal what many lines share stands above them, so that there is room for what they say."""
-        heading = day if turn is None or not self._of_session else f"{day}  {turn}"
+        heading = f"{day} UTC" if turn is None or not self._of_session else f"{day} UTC  {turn}"
         if heading != self._heading:
             self._heading = heading
             self._output.line(Span(heading, "dim"))

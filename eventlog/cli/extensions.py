@@ -27,7 +27,7 @@ COLUMNS = (
     Column("DEAD", right=True),
     Column("REFUSED", right=True),
     Column("EVENTS", spare=1),
-    Column("MAY READ", long=True),
+    Column("MAY READ", long=True, least=35),
     Column("ID", spare=3),
     Column("INSTALLED (UTC)", spare=4),
     Column("FOLDER", long=True, path=True, spare=5),

@@ -9,10 +9,10 @@ import click
 
 from eventlog import EventLogError
 from eventlog.cli.explain import Code, Stop
-from eventlog.cli.human import count, moment_us, span
+from eventlog.cli.human import count, moment_us, span, wrapped
 from eventlog.cli.opening import reading
 from eventlog.cli.options import json_lines_option, json_option, log_options
-from eventlog.cli.output import Piece, Span, note, out
+from eventlog.cli.output import Output, Span, escaped, note, out
 from eventlog.cli.plain import plain
 from eventlog.cli.process import asynchronous
 from eventlog.cli.table import Column, Row, table
@@ -41,6 +41,7 @@ GAPS = (
     Column("SINCE (UTC)", spare=1),
 )
 LINES = 100
+INDENT = "    "
 ANSWER_WITHIN_S = 2.0
 """A server whose loop is blocked does not keep anybody from looking at its log."""
 
@@ -56,7 +57,7 @@ async def hooks(db: Path, name: str | None, only_gaps: bool, every: bool, as_jso
     """List the hooks that the last runtime loaded, or only HOOK, and the gaps of what they were shown.
 
     BEHIND counts positions of the log that a hook has not finished, as it was last written down. STUCK counts calls
-    that have not returned for long, as the running server says; - where none runs.
+    that have not returned for long, as the running server says; - (null as JSON) where none runs or answers.
     """
     async with reading(db) as log:
         inspection = Inspection(log)
@@ -143,14 +144,22 @@ async def logs(db: Path, name: str | None, after: int, limit: int, as_json: bool
     output = out()
     if as_json:
         output.json(plain(errors))
-    for error in () if as_json else errors:
-        if as_json_lines:
+    elif as_json_lines:
+        for error in errors:
             output.json_line(plain(error))
-        else:
-            output.line(*_error(error))
+    else:
+        for error in errors:
+            _tell(output, error)
+        if not errors and output.is_terminal:
+            output.line(Span("no errors", "dim"))
     return Code.DONE
 
 
-def _error(error: ErrorRow) -> tuple[Piece, ...]:
-    at, place = moment_us(error.at_us), f"position {error.position}"
-    return Span(f"{at}  {place}  ", "dim"), error.message
+def _tell(output: Output, error: ErrorRow) -> None:
+    """On a terminal what does not fit goes on in lines of its own, set in."""
+    head = f"{moment_us(error.at_us)} UTC  position {error.position}  "
+    room = None if output.width is None else max(output.width, 2 * len(head)) - len(INDENT)
+    first, *more = wrapped(escaped(head + error.message), room)
+    output.line(Span(head, "dim"), first[len(head) :])
+    for line in more:
+        output.line(INDENT, line)

@@ -71,7 +71,7 @@ def _tell(output: Output, found: Recovered) -> None:
     if counts:
         output.line(f"the next start will go on with {' and '.join(counts)}")
     if found.gaps:
-        output.line(f"it will not show {count(found.gaps, 'hook')} what was recorded before: a gap each")
+        output.line(f"{count(found.gaps, 'hook')} will not be shown what was recorded before: a gap each")
     if found.not_named or found.events_unread:
         note(f"{found.not_named:,} more are not named, {count(found.events_unread, 'event')} not looked through")
 

@@ -22,7 +22,7 @@ from eventlog.errors import shown
 from eventlog.events import decode_json
 
 CONTEXT_CHARACTERS = 40
-"""Shown before what was found; behind it is what fits."""
+"""Shown at most before what was found; behind it is what fits."""
 
 
 @click.command(short_help="the events that say something")
@@ -93,23 +93,23 @@ class Needle:
         except CorruptEvent:
             return True
 
-    def excerpt(self, event: Event[Any]) -> str | None:
-        """The text that has it, from shortly before it on; None where there is none. Raises CorruptEvent."""
+    def excerpt(self, event: Event[Any], context: int = CONTEXT_CHARACTERS) -> str | None:
+        """The text that has it, from `context` characters before it on; None without one. Raises CorruptEvent."""
         _ = event.data
         if b"\\" not in event.raw and self._text not in self._folded(event.raw.decode()):
             return None  # JSON without an escape has every text as it is
         for text in _texts(decode_json(event.raw)):
             place = self._folded(text).find(self._text)
             if place >= 0:
-                return _from(text, place)
+                return _from(text, place, context)
         return None
 
     def _folded(self, text: str) -> str:
         return text if self._case_sensitive else text.casefold()
 
 
-def _from(text: str, place: int) -> str:
-    start = max(0, place - CONTEXT_CHARACTERS)
+def _from(text: str, place: int, context: int) -> str:
+    start = max(0, place - context)
     return text if start == 0 else f"...{text[start:]}"
 
 
@@ -133,5 +133,6 @@ class Found(EventList):
         super().__init__(output, of_session=False)
         self._looked_for = looked_for
 
-    def _told(self, event: Event[Any]) -> str:
-        return " ".join((self._looked_for.excerpt(event) or "").split())
+    def _told(self, event: Event[Any], room: int) -> str:
+        context = min(CONTEXT_CHARACTERS, room // 4)  # what was found has to be seen on a narrow terminal too
+        return " ".join((self._looked_for.excerpt(event, context) or "").split())

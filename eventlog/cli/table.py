@@ -17,6 +17,7 @@ LONG_AT_LEAST = 12
 class Column:
     """A column. `right` aligns numbers; `long` may be cut on a terminal; one with `spare` gives way on a narrow one.
 
+    A long one keeps `least` places, if its text has as many, and others give way before it is cut further.
     Of several, the one with the largest `spare` goes first. A `path` that is long is cut at its beginning, because its
     end is what tells it from others. A column without any text is never shown.
     """
@@ -26,6 +27,7 @@ class Column:
     long: bool = False
     spare: int = 0
     path: bool = False
+    least: int = LONG_AT_LEAST
 
 
 Row = Sequence[Piece]
@@ -103,7 +105,7 @@ def _fitted(columns: Sequence[Column], rows: Sequence[Row], used: list[int], wid
 
 
 def _least(column: Column, wide: int) -> int:
-    return min(wide, LONG_AT_LEAST) if column.long else wide
+    return min(wide, column.least) if column.long else wide
 
 
 def _drawn(output: Output, columns: Sequence[Column], rows: Sequence[Row], widths: Sequence[int]) -> None:

@@ -332,8 +332,9 @@ class Worker:
     def _report(self, letters: Sequence[DeadLetter], gaps: Sequence[DeliveryGap]) -> None:
         for letter in letters:
             logger.error(
-                'dead letter: extension "%s", event %s of session %s is %s after %d attempts (see `eventlog dead`): %s',
+                'dead letter: extension "%s", event %s of session %s is %s after %d %s (see `eventlog dead`): %s',
                 *(letter.extension, letter.event_id, letter.session_id, letter.reason, letter.attempts),
+                "attempt" if letter.attempts == 1 else "attempts",
                 shown(letter.last_error),
             )
             callback = asyncio.create_task(self._tell(letter), name="eventlog-durable-dead-letter")
