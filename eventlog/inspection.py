@@ -20,12 +20,15 @@ from eventlog.store.hook_lists import (
     hook_rows,
     unserved_agents,
 )
+from eventlog.store.keep import DEPLOYMENT, place_of_channel, place_of_extension
+from eventlog.store.keep_lists import KeptFile, KeptValue, kept_contents, kept_files, kept_texts, kept_values
 from eventlog.store.projections import ProjectionError, errors
 from eventlog.store.reading import MAX_POSITION, pruned_sessions
 from eventlog.store.subscribers import CursorRow, cursor_rows
 from eventlog.store.turns import Job, jobs
 
 __all__ = [
+    "DEPLOYMENT",
     "CursorRow",
     "Damaged",
     "DeadLetter",
@@ -37,6 +40,8 @@ __all__ = [
     "Inspection",
     "InstalledExtension",
     "Job",
+    "KeptFile",
+    "KeptValue",
     "OpenInput",
     "OpenTurn",
     "ProjectionError",
@@ -130,6 +135,35 @@ class Inspection:
     ) -> list[Job]:
         """Background jobs, those heard of last first."""
         return await self._store.read(jobs, session_id, status, MAX_POSITION if limit is None else limit)
+
+    # -- what handlers keep -------------------------------------------------------------------------------------
+
+    async def values(self, prefix: str = "", place: str | None = None) -> list[KeptValue]:
+        """The keys that begin with `prefix`, in their order: of agents, extensions and channels, or of one place.
+
+        A place is an agent's name, or what `place_of_extension` or `place_of_session` give.
+        """
+        return await self._store.read(kept_values, prefix, place)
+
+    async def values_of(self, key: str, place: str | None = None) -> list[str]:
+        """What is kept under a key, as JSON; two of them stand for any number."""
+        return await self._store.read(kept_texts, key, place)
+
+    async def place_of_extension(self, name: str) -> str:
+        """Where an extension keeps its values."""
+        return place_of_extension((await self._extensions.find(name)).id)
+
+    async def place_of_session(self, session_id: str) -> str:
+        """Where the channel of a session keeps its values of it; raises SessionNotFound."""
+        return place_of_channel((await self._log.session_info(session_id)).channel_id, session_id)
+
+    async def files(self, prefix: str = "", agent: str | None = None, session_id: str | None = None) -> list[KeptFile]:
+        """The files whose paths begin with `prefix`, by session; those of the whole deployment alone for DEPLOYMENT."""
+        return await self._store.read(kept_files, prefix, agent, session_id)
+
+    async def contents_of(self, path: str, agent: str | None = None, session_id: str | None = None) -> list[bytes]:
+        """What the files of this path hold; two of them stand for any number."""
+        return await self._store.read(kept_contents, path, agent, session_id)
 
     async def _key(self, extension: str | None) -> int | None:
         return None if extension is None else (await self._extensions.find(extension)).key

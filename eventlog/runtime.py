@@ -24,7 +24,7 @@ from eventlog.errors import InvalidName, LogClosed, SessionNotFound
 from eventlog.events import Event, SessionInfo
 from eventlog.host import Host, Meter, ReminderLimits
 from eventlog.host.hosts import Hosts
-from eventlog.host.kv import Kv, channel_state
+from eventlog.host.kv import channel_state, extension_storage
 from eventlog.host.otel_export import open_telemetry
 from eventlog.host.reminding import Reminding
 from eventlog.log import EventLog
@@ -382,7 +382,7 @@ class Runtime:
         return Readers(
             turns=GrantedTurns(self.log, extension, retention_s),
             jobs=GrantedJobs(self.log, extension, retention_s),
-            storage=Kv(self.log.store, f"extension:{extension.id}"),
+            storage=extension_storage(self.log.store, extension.id),
         )
 
     def _recorded(self, events: list[Event[Any]]) -> None:

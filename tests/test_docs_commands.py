@@ -19,6 +19,8 @@ import pytest
 
 from eventlog import EventLog, Runtime
 from eventlog.cli import command_line
+from eventlog.host.files import SessionFiles
+from eventlog.host.kv import Kv
 from tests.cli_kit import conversation, filled, good, shell, start
 from tests.log_kit import CHECKOUT
 from tests.test_docs import DOCUMENTS, blocks
@@ -172,6 +174,21 @@ def test_a_recipe_of_the_command_line_finds_something(tmp_path: Path, line: str)
     assert done.stdout.strip()
 
 
+async def kept(log: EventLog) -> None:
+    await log.start_session("s1")
+    await Kv(log.store, "agent").put("last-result/s1", {"at": 1})
+    await SessionFiles(log.store, "agent", "s1").write("transcript/000001.json", "{}")
+
+
+def test_what_handlers_keep_is_shown_as_the_guide_says(tmp_path: Path) -> None:
+    path = filled(tmp_path / "agent.db", kept)
+    for line in blocks("docs/command-line.md", "sh")[1].splitlines():
+        done = shell(f"cd {tmp_path}; export EVENTLOG_DB={path}; {line.replace('SESSION', 's1')}")
+        assert (done.code, done.stderr) == (0, ""), line
+        assert ("last-result/s1" in done.stdout or "{" in done.stdout or "transcript" in done.stdout) != ("> 1" in line)
+    assert (tmp_path / "1.json").read_text() == "{}"
+
+
 def test_the_recipe_that_follows_shows_a_failure_when_it_comes(tmp_path: Path) -> None:
     (line,) = [each for each in blocks("docs/command-line.md", "sh")[0].splitlines() if "--follow" in each]
     words = shlex.split(line, comments=True)[1:]
@@ -207,6 +224,7 @@ def test_an_extension_is_granted_a_project_as_the_guide_says(tmp_path: Path) -> 
     assert shell(f"cd {tmp_path}; {line}").code == 0
     (listed,) = good("extensions", "list", "--json", "--dir", tmp_path).document
     assert sorted(grant["project"] for grant in listed["grants"]) == ["another-project", "default"]
+    assert good("kv", "--extension", "points", "--dir", tmp_path, "--json").document == []
 
 
 def test_a_backup_is_restored_as_the_guide_says(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ SECTIONS = {
         "jobs": Entry("jobs:jobs", "background jobs, and what became of them"),
         "tail": Entry("tail:tail", "the last events, and those that come"),
         "search": Entry("search:search", "the events that say something"),
+        "kv": Entry("kept:kv", "the keys that handlers keep, and what is under them"),
+        "files": Entry("kept:files", "the files that handlers keep, and what is in them"),
     },
     "Hooks and extensions": {
         "cursors": Entry("cursors:cursors", "how far each hook, extension and projection is"),

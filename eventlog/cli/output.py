@@ -121,6 +121,11 @@ class Output:
         """Write text that was made harmless before."""
         self._write(text.encode(self._encoding, "backslashreplace"))
 
+    def raw(self, data: bytes) -> None:
+        """Write bytes as they are, into a pipe or a file: they are not for a terminal."""
+        assert not self.is_terminal
+        self._write(data)
+
     def flush(self) -> None:
         """Hand over what was written so far."""
         with _writing:

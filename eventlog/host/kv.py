@@ -8,7 +8,7 @@ from typing import Any
 from eventlog.encoding import encode_json, plain
 from eventlog.errors import InvalidEvent, InvalidName, LimitExceeded
 from eventlog.events import SessionInfo, decode_json
-from eventlog.store.keep import KeptValues, place_of_channel
+from eventlog.store.keep import KeptValues, place_of_channel, place_of_extension
 from eventlog.store.store import Store
 
 MAX_KEY_CHARACTERS = 512
@@ -52,6 +52,11 @@ class Kv:
 def channel_state(store: Store, session: SessionInfo) -> Kv:
     """What the channel of a session keeps for that session (R130), apart from the keys of every agent."""
     return Kv(store, place_of_channel(session.channel_id, session.id))
+
+
+def extension_storage(store: Store, extension_id: str) -> Kv:
+    """What an extension keeps, apart from the keys of every agent."""
+    return Kv(store, place_of_extension(extension_id))
 
 
 def _checked(key: object) -> str:

@@ -11,6 +11,8 @@ from eventlog.store.store import Store
 DEPLOYMENT = ""
 """In the place of a session's id: files of the whole deployment."""
 
+CHANNEL, EXTENSION = "channel", "extension:"
+
 SEPARATORS = "/:"
 """What parts a session's id from the rest of a key."""
 
@@ -20,7 +22,23 @@ def place_of_channel(channel_id: str, session_id: str) -> str:
 
     No id can hold a line feed, so no two of these are equal, and none is an agent's name.
     """
-    return f"channel\n{channel_id}\n{session_id}"
+    return f"{CHANNEL}\n{channel_id}\n{session_id}"
+
+
+def owner_of_channel(place: str) -> tuple[str, str] | None:
+    """The channel and the session of such a place; None of another."""
+    kind, *ids = place.split("\n")
+    return (ids[0], ids[1]) if kind == CHANNEL and len(ids) == 2 else None
+
+
+def place_of_extension(extension_id: str) -> str:
+    """Stands for an agent in `kv`, for what an extension keeps."""
+    return f"{EXTENSION}{extension_id}"
+
+
+def extension_of(place: str) -> str | None:
+    """The id of the extension of such a place; None of another."""
+    return place.removeprefix(EXTENSION) if place.startswith(EXTENSION) else None
 
 
 class KeptValues:
@@ -89,7 +107,7 @@ def _delete_value(connection: sqlite3.Connection, agent: str, key: str) -> bool:
 
 
 def _keys(connection: sqlite3.Connection, agent: str, prefix: str) -> list[str]:
-    where, bounds = _starts_with("key", prefix)
+    where, bounds = prefix_range("key", prefix)
     rows = connection.execute(f"SELECT key FROM kv WHERE agent = ?{where} ORDER BY key", (agent, *bounds))
     return [key for (key,) in rows]
 
@@ -117,7 +135,7 @@ def _delete_file(connection: sqlite3.Connection, agent: str, session: str, path:
 
 
 def _paths(connection: sqlite3.Connection, agent: str, session: str, prefix: str) -> list[str]:
-    where, bounds = _starts_with("path", prefix)
+    where, bounds = prefix_range("path", prefix)
     rows = connection.execute(
         f"SELECT path FROM file WHERE agent = ? AND session = ?{where} ORDER BY path", (agent, session, *bounds)
     )
@@ -183,7 +201,7 @@ def _is_of_longer(connection: sqlite3.Connection, key: str, id: str) -> bool:
     return connection.execute(f"SELECT 1 FROM session WHERE id IN ({marks})", longer).fetchone() is not None
 
 
-def _starts_with(column: str, prefix: str) -> tuple[str, tuple[str, ...]]:
+def prefix_range(column: str, prefix: str) -> tuple[str, tuple[str, ...]]:
     """A prefix as a range, which the index finds and in which no character means another one."""
     end = after_prefix(prefix)
     if not prefix:
