@@ -87,6 +87,18 @@ def test_the_help_fits_the_terminal(columns: int) -> None:
     assert max(map(len, on_terminal(columns, "--help").split("\n"))) <= 80
 
 
+def test_what_can_be_listed_can_be_had_as_json() -> None:
+    def options(words: tuple[str, ...]) -> set[str]:
+        found: click.Command = command_line
+        for word in words:
+            assert isinstance(found, click.Group)
+            (found,) = filter(None, [found.get_command(click.Context(found), word)])
+        return {name for each in found.params for name in each.opts}
+
+    spoken = {"", "init", "run", "dev", "dead", "extensions"}  # talk, or are only a name for others
+    assert {" ".join(words) for words in commands() if "--json" not in options(words)} == spoken
+
+
 if __name__ == "__main__":
     for words in commands():
         pinned(words).write_text(good(*words, "--help").stdout, "utf-8")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,7 @@ from tests.cli_kit import (
     run,
     sample_log,
     shell,
+    start,
 )
 
 
@@ -332,3 +335,20 @@ def test_an_event_that_belongs_to_a_turn_is_refused_with_the_option_for_it(log: 
     assert done.stderr == (
         "eventlog: message.received belongs to a turn; name it with --turn; see `eventlog append --help`\n"
     )
+
+
+def test_the_end_of_the_log_is_one_document_or_one_object_a_line(log: Path) -> None:
+    lines = good("tail", "--db", log, "--jsonl").objects
+    assert len(lines) == 10
+    assert good("tail", "--db", log, "--json").document == lines
+    assert good("tail", "--last", "0", "--db", log, "--json").document == []
+    with start("tail", "--follow", "--db", log, "--json") as child:
+        assert child.stdout is not None
+        assert [json.loads(child.stdout.readline()) for _ in lines] == lines
+        child.send_signal(signal.SIGINT)
+        assert child.wait(20) == 130
+
+
+@pytest.mark.parametrize("option", ["--json", "--jsonl"])
+def test_an_export_is_the_same_whichever_json_is_asked_for(log: Path, option: str) -> None:
+    assert good("export", option, "--db", log).stdout == good("export", "--db", log).stdout

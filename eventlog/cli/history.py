@@ -121,6 +121,9 @@ def _tell(output: Output, report: ImportReport) -> None:
     metavar="FILE",
     help="A new file, which only you can read.",
 )
+@click.option(
+    "--json", "--jsonl", is_flag=True, expose_value=False, help="What it writes anyway: one JSON object a line."
+)
 @log_options
 @asynchronous
 async def export(db: Path, session_id: str | None, file: Path | None) -> Code:

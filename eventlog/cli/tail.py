@@ -37,6 +37,7 @@ LAST = 10
 @click.option("--turn", metavar="TURN", help="Only events of this turn.")
 @selection_options
 @json_lines_option
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON document; with --follow the same as --jsonl.")
 @log_options
 @asynchronous
 async def tail(
@@ -46,6 +47,7 @@ async def tail(
     last: int,
     turn: str | None,
     selection: Selection,
+    as_json: bool,
     as_json_lines: bool,
 ) -> Code:
     """Show the last events of SESSION, or of the whole log.
@@ -55,7 +57,9 @@ async def tail(
     """
     output = out()
     events = (
-        JsonEventList(output, as_lines=True) if as_json_lines else EventList(output, of_session=session_id is not None)
+        JsonEventList(output, as_lines=as_json_lines or follow)  # a document has an end
+        if as_json or as_json_lines
+        else EventList(output, of_session=session_id is not None)
     )
     selection = dataclasses.replace(selection, turn=turn)
 
