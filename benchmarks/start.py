@@ -1,4 +1,4 @@
-"""Starting: `import eventlog`, and `eventlog --help` from the start of its process to its end.
+"""Starting: `import eventlog`, the names that a reader and a server take from it, and `eventlog --help` as a process.
 
 Each import is of a new process, from the beginning of the import to its end; `--help` is a whole process, from its
 start to its end, beside one that defines a command with click and shows its help. Not measured: the
@@ -20,25 +20,33 @@ IMPORTED, HELPED = "import of three", "a bare click program"
 
 FIGURES = (
     Figure(IMPORTED, "ms", "import aiosqlite, msgspec, click"),
-    Figure("import eventlog", "ms", "the same beside it", IMPORTED, at_most=1.5),
+    Figure("import eventlog", "ms", "the same beside it; names come when they are asked for", IMPORTED, at_most=1.5),
+    Figure("import EventLog", "ms", "from eventlog import EventLog", IMPORTED, at_most=1.5),
+    Figure("import EventLog, Runtime", "ms", "what a server needs: hooks and extensions too", IMPORTED),
     Figure(HELPED, "ms", "--help of one command, as a process"),
     Figure("eventlog --help", "ms", "as a process", HELPED, at_most=2),
 )
 
-TIMED = "from time import perf_counter as t; b = t(); import {}; print(t() - b)"
+TIMED = "from time import perf_counter as t; b = t(); {}; print(t() - b)"
+IMPORTS = {
+    IMPORTED: "import aiosqlite, msgspec, click",
+    "import eventlog": "import eventlog",
+    "import EventLog": "from eventlog import EventLog",
+    "import EventLog, Runtime": "from eventlog import EventLog, Runtime",
+}
 BARE = "import click; click.command()(lambda: None).main(['--help'])"
 
 
 async def measure(run: Run) -> None:
     """One round."""
     repeated = run.scaled(REPEATED)
-    three, ours, bare, help_s = list[float](), list[float](), list[float](), list[float]()
+    taken: dict[str, list[float]] = {name: [] for name in (*IMPORTS, HELPED, "eventlog --help")}
     for _ in range(repeated):
-        three.append(float(await _output("-c", TIMED.format("aiosqlite, msgspec, click"))))
-        ours.append(float(await _output("-c", TIMED.format("eventlog"))))
-        bare.append(await _seconds("-c", BARE))
-        help_s.append(await _seconds("-m", "eventlog", "--help"))
-    for name, values in ((IMPORTED, three), ("import eventlog", ours), (HELPED, bare), ("eventlog --help", help_s)):
+        for name, statement in IMPORTS.items():
+            taken[name].append(float(await _output("-c", TIMED.format(statement))))
+        taken[HELPED].append(await _seconds("-c", BARE))
+        taken["eventlog --help"].append(await _seconds("-m", "eventlog", "--help"))
+    for name, values in taken.items():
         run.note(name, median(values) * 1e3)
 
 

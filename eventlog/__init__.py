@@ -10,130 +10,97 @@ Five lines tell what there is:
 
 To read the code, begin with `log`, then follow an event: `store.writer`, `store.events`, `observe.dispatcher`,
 `durable.worker`; `runtime` joins them.
+
+Each public name is imported when it is first asked for, so that the help of the command line does not wait for the log,
+nor a reader for the hooks. `__init__.pyi` has the same names for type checkers.
 """
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from importlib.util import find_spec
 
-from eventlog.durable import (
-    CONTRACT_VERSION,
-    DeliveryPolicy,
-    Disposable,
-    ExtensionContext,
-    HookCallContext,
-    HookEnvelope,
-    JobCompletedEnvelope,
-    Reject,
-    RetryAfter,
-    TurnCompletedEnvelope,
-    TurnReference,
-    capabilities,
-    validate_manifest,
-)
-from eventlog.errors import (
-    ActivationError,
-    CorruptEvent,
-    CursorExpired,
-    DiscoveryError,
-    EventLogError,
-    ForkedProcess,
-    IndexConflict,
-    InvalidEvent,
-    KeyConflict,
-    LogClosed,
-    LogInUse,
-    LogShortened,
-    ManifestError,
-    NotALog,
-    OutcomeUnknown,
-    SessionExists,
-    SessionNotFound,
-    StorageFull,
-    VersionUnavailable,
-)
-from eventlog.events import Event, JobStatus, NewEvent, SessionEvent, SessionEventType, SessionInfo, define_event
-from eventlog.log import EventLog
-from eventlog.observe import (
-    HookContext,
-    HookDefinition,
-    define_ab,
-    define_channel,
-    define_hook,
-    disable_hook,
-    memory_hook,
-)
-from eventlog.projections import Projection, Usage
-from eventlog.runtime import Runtime
-from eventlog.session import Session
-from eventlog.store.turns import Job, TurnSnapshot
+_NAMES = {
+    "durable": [
+        "CONTRACT_VERSION",
+        "DeliveryPolicy",
+        "Disposable",
+        "ExtensionContext",
+        "HookCallContext",
+        "HookEnvelope",
+        "JobCompletedEnvelope",
+        "Reject",
+        "RetryAfter",
+        "TurnCompletedEnvelope",
+        "TurnReference",
+        "capabilities",
+        "validate_manifest",
+    ],
+    "errors": [
+        "ActivationError",
+        "CorruptEvent",
+        "CursorExpired",
+        "DiscoveryError",
+        "EventLogError",
+        "ForkedProcess",
+        "IndexConflict",
+        "InvalidEvent",
+        "KeyConflict",
+        "LogClosed",
+        "LogInUse",
+        "LogShortened",
+        "ManifestError",
+        "NotALog",
+        "OutcomeUnknown",
+        "SessionExists",
+        "SessionNotFound",
+        "StorageFull",
+        "VersionUnavailable",
+    ],
+    "events": ["Event", "JobStatus", "NewEvent", "SessionEvent", "SessionEventType", "SessionInfo", "define_event"],
+    "log": ["EventLog"],
+    "observe": [
+        "HookContext",
+        "HookDefinition",
+        "define_ab",
+        "define_channel",
+        "define_hook",
+        "disable_hook",
+        "memory_hook",
+    ],
+    "projections": ["Projection", "Usage"],
+    "runtime": ["Runtime"],
+    "session": ["Session"],
+    "store.turns": ["Job", "TurnSnapshot"],
+}
+"""The public names, by the module that each is in."""
 
-if TYPE_CHECKING:
-    __version__: str
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
+
+__all__ = sorted(_MODULE_OF)  # pyright: ignore[reportUnsupportedDunderAll] (it reads the stub)
 
 
-def __getattr__(name: str) -> str:
-    """`__version__`, looked up when it is asked for: the look-up takes a sixth of the import's time."""
-    if name != "__version__":
+def __getattr__(name: str) -> object:
+    """A public name, a module of this package, or `__version__`; what was found once is not looked for again."""
+    found: object
+    if name in _MODULE_OF:
+        found = getattr(import_module(f"eventlog.{_MODULE_OF[name]}"), name)
+    elif name == "__version__":
+        found = _version()
+    elif not name.startswith("_") and find_spec(f"eventlog.{name}"):
+        return import_module(f"eventlog.{name}")
+    else:
         raise AttributeError(f"module 'eventlog' has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
+
+
+def _version() -> str:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
         return version("eventlog")
     except PackageNotFoundError:  # a checkout that was not installed
         return "0+unknown"
-
-
-__all__ = [
-    "CONTRACT_VERSION",
-    "ActivationError",
-    "CorruptEvent",
-    "CursorExpired",
-    "DeliveryPolicy",
-    "DiscoveryError",
-    "Disposable",
-    "Event",
-    "EventLog",
-    "EventLogError",
-    "ExtensionContext",
-    "ForkedProcess",
-    "HookCallContext",
-    "HookContext",
-    "HookDefinition",
-    "HookEnvelope",
-    "IndexConflict",
-    "InvalidEvent",
-    "Job",
-    "JobCompletedEnvelope",
-    "JobStatus",
-    "KeyConflict",
-    "LogClosed",
-    "LogInUse",
-    "LogShortened",
-    "ManifestError",
-    "NewEvent",
-    "NotALog",
-    "OutcomeUnknown",
-    "Projection",
-    "Reject",
-    "RetryAfter",
-    "Runtime",
-    "Session",
-    "SessionEvent",
-    "SessionEventType",
-    "SessionExists",
-    "SessionInfo",
-    "SessionNotFound",
-    "StorageFull",
-    "TurnCompletedEnvelope",
-    "TurnReference",
-    "TurnSnapshot",
-    "Usage",
-    "VersionUnavailable",
-    "capabilities",
-    "define_ab",
-    "define_channel",
-    "define_event",
-    "define_hook",
-    "disable_hook",
-    "memory_hook",
-    "validate_manifest",
-]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
+import subprocess
+import sys
 from importlib import import_module
+from pathlib import Path
 from types import FunctionType
 
 import pytest
@@ -51,6 +55,49 @@ def test_r96_the_public_names_are_these() -> None:
 
 def test_every_public_name_can_be_imported() -> None:
     assert [name for name in eventlog.__all__ if not hasattr(eventlog, name)] == []
+
+
+def test_type_checkers_are_told_of_the_same_names_in_the_same_modules() -> None:
+    stub = ast.parse(Path(eventlog.__file__).with_suffix(".pyi").read_text())
+    told = {
+        f"{node.module}".removeprefix("eventlog."): [each.name for each in node.names]
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
+    }
+    assert told == vars(eventlog)["_NAMES"]
+    (listed,) = [ast.literal_eval(node.value) for node in stub.body if isinstance(node, ast.Assign)]
+    assert sorted(listed) == eventlog.__all__
+
+
+def imported_by(*words: str) -> set[str]:
+    """The modules that a new process has at its end."""
+    told = "import sys; sys.stderr.write(' '.join(sys.modules))"
+    code = f"import atexit; atexit.register(lambda: exec({told!r})); {words[0]}"
+    done = subprocess.run([sys.executable, "-c", code, *words[1:]], capture_output=True, text=True, check=True)
+    return set(done.stderr.split())
+
+
+def test_a_name_is_imported_when_it_is_asked_for_and_no_sooner() -> None:
+    assert {each for each in imported_by("import eventlog") if each.startswith("eventlog.")} == set()
+    for_reading = imported_by("from eventlog import EventLog")
+    assert "eventlog.log" in for_reading
+    assert {"eventlog.runtime", "eventlog.observe", "eventlog.durable"} & for_reading == set()
+    for_help = imported_by("import eventlog.cli; eventlog.cli.main()", "--help")
+    assert "eventlog.cli.output" in for_help
+    assert {"asyncio", "aiosqlite", "rich", "eventlog.log"} & for_help == set()
+
+
+def test_a_module_of_the_package_needs_no_import_of_its_own() -> None:
+    assert "eventlog.events" in imported_by("import eventlog; eventlog.events.TurnCompleted")
+    with pytest.raises(AttributeError, match="module 'eventlog' has no attribute 'nothing'"):
+        _ = eventlog.nothing  # type: ignore[attr-defined]
+
+
+def test_all_names_are_there_for_whoever_looks_around_or_takes_all() -> None:
+    assert set(eventlog.__all__) <= set(dir(eventlog))
+    taken: dict[str, object] = {}
+    exec("from eventlog import *", taken)  # noqa: S102 (our own text)
+    assert set(eventlog.__all__) <= set(taken)
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -56,6 +56,12 @@ SECTIONS = {
 }
 
 
+def _tell_version(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:
+    if asked:  # it is looked up now, because that takes as long as the rest of the start
+        out().line(f"eventlog {eventlog.__version__}")
+        context.exit()
+
+
 @click.group(
     cls=LazyGroup,
     name="eventlog",
@@ -64,7 +70,14 @@ SECTIONS = {
     context_settings={"help_option_names": ["--help", "-h"]},
     epilog="Ends with 0 done, 1 findings, 2 wrong usage, 3 not found, 4 damaged, 5 in use or refused, 130 interrupted.",
 )
-@click.version_option(eventlog.__version__, prog_name="eventlog", message="%(prog)s %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_tell_version,
+    help="Show the version and exit.",
+)
 @click.pass_context
 def command_line(context: click.Context) -> None:
     """Look at an event log, at what its hooks and extensions were shown, and bring events in and out."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import click
 from click.shell_completion import shell_complete
 
-from eventlog.cli.process import guarded
+from eventlog.cli.ending import guarded
 
 COMPLETE = "_EVENTLOG_COMPLETE"
 """Set by the script that `_EVENTLOG_COMPLETE=bash_source eventlog` prints (or zsh_source, fish_source)."""
