@@ -69,7 +69,7 @@ def test_a_key_makes_an_append_repeatable(log: Path) -> None:
         (["acme.note", '"\\ud800"'], "data: must be a JSON object"),
         (["acme.note", '{"a": "\\ud800"}'], "data.a: "),
         (["message.received", "{}", "--turn", "t1"], "data.text: is required"),
-        (["message.received", '{"text": ""}'], "turnId: message.received belongs to a turn"),
+        (["message.received", '{"text": ""}'], "message.received belongs to a turn; name it with --turn"),
         (["bad type"], "type: 'bad type' cannot be stored"),
         (["acme.note", "{}", "--key", "\x1b"], "key: '\\x1b' has characters that are not printable"),
     ],
@@ -109,7 +109,8 @@ def test_a_session_is_exported_alone(tmp_path: Path) -> None:
 
 def test_an_export_is_a_new_file_that_nobody_else_can_read(tmp_path: Path) -> None:
     path, target = sample_log(tmp_path), tmp_path / "out.jsonl"
-    good("export", "--db", path, "--output", target)
+    done = good("export", "--db", path, "--output", target)
+    assert done.stdout == f"{target} has {len(envelopes(path))} events\n"
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
     assert target.read_text("utf-8") == good("export", "--db", path).stdout
     done = run("export", "--db", path, "--output", target)

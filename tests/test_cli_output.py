@@ -16,6 +16,7 @@ from eventlog.cli import human
 from eventlog.cli.human import cells, count, cut, cut_beginning, duration, size, wrapped
 from eventlog.cli.output import Output, Span, escaped, escaped_lines, inert_json
 from eventlog.cli.plain import microseconds, plain
+from eventlog.cli.progress import rate
 from eventlog.cli.table import Column, Row, table
 from tests.cli_kit import HOSTILE, acting
 
@@ -252,3 +253,20 @@ def test_a_struct_is_json_with_camel_case_names_and_times() -> None:
         }
     ]
     assert microseconds(datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)) == -1
+
+
+@pytest.mark.parametrize(
+    ("speed", "unit", "told"), [(2.5 * 1_048_576, "bytes", "2.5 MiB/s"), (1234.4, "events", "1,234 events/s")]
+)
+def test_a_rate_has_a_unit_that_people_read(speed: float, unit: str, told: str) -> None:
+    assert rate(speed, unit) == told
+
+
+def test_a_long_column_keeps_what_it_needs_and_spare_ones_go_first() -> None:
+    columns = [Column("A"), Column("B", spare=1), Column("C", long=True, least=20)]
+    stream = Stream(terminal=True)
+    table(output(stream, 32), columns, [("a" * 5, "b" * 5, "c" * 40)])
+    assert stream.written().splitlines()[1].split() == ["aaaaa", "c" * 22 + "..."]
+    stream = Stream(terminal=True)
+    table(output(stream, 34), columns, [("a" * 5, "b" * 5, "c" * 40)])
+    assert stream.written().splitlines()[1].split() == ["aaaaa", "bbbbb", "c" * 17 + "..."]

@@ -136,8 +136,11 @@ async def export(db: Path, session_id: str | None, file: Path | None) -> Code:
         source = log if session_id is None else await log.session(session_id)
         last, loss = await log.committed(), log.loss
         with _output(file) as output, progress("exporting" if file else None, "events") as update:
-            corrupt = await _export(source, output, lambda position: update(position, last))
+            written, corrupt = await _export(source, output, lambda position: update(position, last))
             output.flush()
+    if file is not None:
+        out().line(f"{file} has {count(written, 'event')}")
+        out().flush()
     if corrupt > NAMED:
         note(f"{count(corrupt, 'corrupt event')} in all; `eventlog check` names them")
     if loss is not None:
@@ -145,8 +148,8 @@ async def export(db: Path, session_id: str | None, file: Path | None) -> Code:
     return Code.DAMAGED if corrupt or loss is not None else Code.DONE
 
 
-async def _export(source: EventLog | Session, output: Output, update: Callable[[int], None]) -> int:
-    """Write what can be read; returns how many events cannot."""
+async def _export(source: EventLog | Session, output: Output, update: Callable[[int], None]) -> tuple[int, int]:
+    """Write what can be read; returns how many events that are, and how many cannot."""
     corrupt = done = 0
     async for event in source.read():
         done += 1
@@ -158,7 +161,7 @@ async def _export(source: EventLog | Session, output: Output, update: Callable[[
                 note(f"left out: {error}")
         if done % PROGRESS_EVENTS == 0:
             update(event.position)
-    return corrupt
+    return done - corrupt, corrupt
 
 
 @contextmanager

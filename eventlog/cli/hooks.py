@@ -29,8 +29,8 @@ HOOKS = (
     Column("ERRORS", right=True),
     Column("STUCK", right=True),
     Column("RESTART", spare=3),
-    Column("EVENTS", long=True),
-    Column("SOURCE", long=True, path=True, spare=1),
+    Column("EVENTS", long=True, least=27),
+    Column("SOURCE", long=True, path=True, spare=1, least=24),
 )
 GAPS = (
     Column("GAP OF HOOK"),

@@ -6,10 +6,16 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from eventlog.cli.human import size
 from eventlog.cli.output import err
 
 Update = Callable[[int, int | None], None]
 """Takes what is done and, when it is known, what there is to do."""
+
+
+def rate(speed: float, unit: str) -> str:
+    """So much a second: `2.4 MiB/s`, `1,200 events/s`."""
+    return f"{size(round(speed))}/s" if unit == "bytes" else f"{speed:,.0f} {unit}/s"
 
 
 @contextmanager
@@ -34,6 +40,6 @@ def progress(label: str | None, unit: str) -> Iterator[Update]:
 
         def update(done: int, total: int | None) -> None:
             speed = bars.tasks[bar].speed
-            bars.update(bar, completed=done, total=total, rate=f"{speed:,.0f} {unit}/s" if speed else "")
+            bars.update(bar, completed=done, total=total, rate=rate(speed, unit) if speed else "")
 
         yield update

@@ -31,7 +31,7 @@ COLUMNS = (
     Column("PURPOSE", spare=4),
     Column("STARTED (UTC)"),
     Column("LASTED", right=True, spare=6),
-    Column("TITLE", long=True),
+    Column("TITLE", long=True, least=20),
 )
 STYLES = {"active": "good", "waiting": "wait", "failed": "bad", "completed": ""}
 
