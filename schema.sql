@@ -259,6 +259,7 @@ CREATE TABLE extension (
     state         TEXT    NOT NULL CHECK (state IN ('enabled', 'disabled', 'uninstalled')),
     paused        INTEGER NOT NULL DEFAULT 0 CHECK (paused IN (0, 1)),
     generation    INTEGER NOT NULL DEFAULT 1 CHECK (generation >= 1), -- raised by everything that clears its deliveries
+    crowded       INTEGER NOT NULL DEFAULT 0 CHECK (crowded IN (0, 1)), -- it has more places than its queue may have
     stopped_at    INTEGER,                                            -- the log's last position when it was stopped
     installed_at  INTEGER NOT NULL,
     failure       TEXT,                                               -- why its last activation failed
@@ -282,36 +283,93 @@ CREATE TABLE extension_grant (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX extension_grant_by_project ON extension_grant (project, capability);
 
--- Who is owed the events of a type and a project. Nobody is, while history is imported.
-CREATE VIEW owed AS
-SELECT g.project, u.type, e.extension, e.generation
-FROM extension_grant AS g
-CROSS JOIN subscription AS u ON u.extension = g.extension
-    AND g.capability = iif(u.type = 7, 'conversations.turns.read', 'jobs.read')
-CROSS JOIN extension AS e ON e.extension = g.extension AND e.state = 'enabled'
-WHERE NOT EXISTS (SELECT 1 FROM gate WHERE purpose = 'import');
-
+-- A queue is a row of places, numbered from 1 without a hole. An event takes one, and the end of its delivery leaves it
+-- free for another. None is taken away but from the end, so the last number says how many places there are, and an
+-- index of the free ones whether one is left: two look-ups, however long the queue is. A row that was deleted instead
+-- would leave no trace, and room could be known by counting only, or by a counter that every delivery writes as well.
 CREATE TABLE delivery (
     extension    INTEGER NOT NULL REFERENCES extension (extension),
-    position     INTEGER NOT NULL,
-    session      INTEGER NOT NULL,                                    -- its lane
-    project      TEXT    NOT NULL,
-    type         INTEGER NOT NULL CHECK (type IN (7, 11)),
+    place        INTEGER NOT NULL CHECK (place <> 0),                 -- a dead letter has none, and stands at minus its position
+    state        TEXT    CHECK (state IN ('pending', 'delivering', 'dead')),  -- NULL: the place is free, and all else NULL
+    position     INTEGER,
+    session      INTEGER,                                             -- its lane
+    project      TEXT,
+    type         INTEGER CHECK (type IN (7, 11)),
     version      INTEGER,                                             -- of the turn; NULL for a job
-    state        TEXT    NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'delivering', 'dead')),
-    attempts     INTEGER NOT NULL DEFAULT 0 CHECK (attempts >= 0),    -- calls begun, over all retries
-    spent        INTEGER NOT NULL DEFAULT 0 CHECK (spent >= 0),       -- of these, calls that no longer count against the limit
-    due_at       INTEGER NOT NULL,
-    recorded_at  INTEGER NOT NULL,
-    generation   INTEGER NOT NULL,
+    attempts     INTEGER CHECK (attempts >= 0),                       -- calls begun, over all retries
+    spent        INTEGER CHECK (spent >= 0),                          -- of these, calls that no longer count against the limit
+    due_at       INTEGER,
+    recorded_at  INTEGER,
+    generation   INTEGER,
     request_id   TEXT,                                                -- of the attempt that holds it
     reason       TEXT,                                                -- why it is dead
     last_error   TEXT,
     died_at      INTEGER,
-    PRIMARY KEY (extension, position),
+    PRIMARY KEY (extension, place),
+    CHECK ((state IS NULL) = (position + session + length(project) + type + attempts + spent + due_at + recorded_at
+                              + generation IS NULL)),
     CHECK ((state = 'dead') = (died_at IS NOT NULL)),
     CHECK ((state = 'delivering') = (request_id IS NOT NULL))
 ) STRICT, WITHOUT ROWID;
+
+CREATE INDEX delivery_free ON delivery (extension, place) WHERE state IS NULL;
+CREATE UNIQUE INDEX delivery_lane ON delivery (extension, session, position) WHERE state <> 'dead';
+CREATE INDEX delivery_due ON delivery (extension, due_at, position) WHERE state = 'pending';
+CREATE INDEX delivery_age ON delivery (recorded_at) WHERE state <> 'dead';
+CREATE INDEX delivery_dead ON delivery (died_at) WHERE state = 'dead';
+
+-- The place that the next delivery of an extension takes; NULL: its queue is full.
+CREATE VIEW queue AS
+SELECT extension, state, generation,
+       CASE WHEN crowded = 0
+            THEN coalesce((SELECT min(place) FROM delivery INDEXED BY delivery_free
+                           WHERE extension = e.extension AND state IS NULL),
+                          (SELECT last + 1 FROM (SELECT coalesce(max(place), 0) AS last FROM delivery
+                                                 WHERE extension = e.extension AND place > 0)
+                           WHERE last < (SELECT capacity FROM policy)))
+            WHEN (SELECT count(*) FROM delivery INDEXED BY delivery_lane
+                  WHERE extension = e.extension AND state <> 'dead') < (SELECT capacity FROM policy)
+            THEN (SELECT min(place) FROM delivery INDEXED BY delivery_free
+                  WHERE extension = e.extension AND state IS NULL) END AS place
+FROM extension AS e;
+
+-- Free places at the end are taken away with each start. A queue that is longer than its capacity even so, because that
+-- was lowered under it, is counted from then on.
+CREATE TRIGGER policy_fits_queues AFTER UPDATE OF capacity ON policy
+BEGIN
+    DELETE FROM delivery WHERE (extension, place) IN (
+        SELECT f.extension, f.place
+        FROM (SELECT extension, (SELECT coalesce(max(place), 0) FROM delivery INDEXED BY delivery_lane
+                                 WHERE extension = x.extension AND state <> 'dead') AS last
+              FROM extension AS x) AS e
+        CROSS JOIN delivery AS f INDEXED BY delivery_free
+        ON f.extension = e.extension AND f.place > e.last AND f.state IS NULL);
+    UPDATE extension SET crowded = NEW.capacity < (
+        SELECT coalesce(max(place), 0) FROM delivery WHERE extension = extension.extension AND place > 0);
+END;
+
+-- Who is owed the events of a type and a project. Nobody is, while history is imported.
+CREATE VIEW owed AS
+SELECT g.project, u.type, q.extension, q.generation, q.place
+FROM extension_grant AS g
+CROSS JOIN subscription AS u ON u.extension = g.extension
+    AND g.capability = iif(u.type = 7, 'conversations.turns.read', 'jobs.read')
+CROSS JOIN queue AS q ON q.extension = g.extension AND q.state = 'enabled'
+WHERE NOT EXISTS (SELECT 1 FROM gate WHERE purpose = 'import');
+
+-- A delivery that dies leaves its place to others, and takes one again when an operator retries it.
+CREATE TRIGGER delivery_leaves_the_queue AFTER UPDATE OF state ON delivery
+WHEN NEW.state = 'dead' AND NEW.place > 0
+BEGIN
+    UPDATE delivery SET place = -position WHERE extension = NEW.extension AND place = NEW.place;
+    INSERT INTO delivery (extension, place) VALUES (NEW.extension, NEW.place);
+END;
+CREATE TRIGGER delivery_comes_back AFTER UPDATE OF state ON delivery
+WHEN NEW.state <> 'dead' AND NEW.place < 0
+BEGIN
+    UPDATE OR REPLACE delivery SET place = (SELECT place FROM queue WHERE extension = NEW.extension)
+    WHERE extension = NEW.extension AND place = NEW.place;
+END;
 
 -- The owner that meets one of these stops to write: what it has in mind is not what the file holds.
 CREATE TRIGGER delivery_is_made_once BEFORE INSERT ON delivery
@@ -324,12 +382,6 @@ WHEN NEW.generation < OLD.generation
 BEGIN
     SELECT RAISE(ABORT, 'broken: the generation of an extension only rises');
 END;
-
-CREATE INDEX delivery_lane ON delivery (extension, session, position) WHERE state <> 'dead';
-CREATE INDEX delivery_due ON delivery (extension, due_at) WHERE state = 'pending';
-CREATE INDEX delivery_live ON delivery (extension, position, died_at) WHERE died_at IS NULL;  -- covers a count of them
-CREATE INDEX delivery_age ON delivery (recorded_at) WHERE state <> 'dead';
-CREATE INDEX delivery_dead ON delivery (died_at) WHERE state = 'dead';
 
 -- Attempts that did not end in an ACK. The one that did leaves no row.
 CREATE TABLE attempt (
@@ -345,8 +397,13 @@ CREATE TABLE attempt (
 ) STRICT, WITHOUT ROWID;
 
 -- Whatever ends a delivery takes its attempts along. The call that holds it has no row yet.
-CREATE TRIGGER delivery_takes_its_attempts AFTER DELETE ON delivery
-WHEN OLD.attempts > (OLD.state = 'delivering')
+CREATE TRIGGER delivery_takes_its_attempts AFTER UPDATE OF state ON delivery
+WHEN NEW.state IS NULL AND OLD.attempts > (OLD.state = 'delivering')
+BEGIN
+    DELETE FROM attempt WHERE extension = OLD.extension AND position = OLD.position;
+END;
+CREATE TRIGGER dead_letter_takes_its_attempts AFTER DELETE ON delivery
+WHEN OLD.attempts > 0
 BEGIN
     DELETE FROM attempt WHERE extension = OLD.extension AND position = OLD.position;
 END;
@@ -365,15 +422,24 @@ CREATE TABLE delivery_gap (
 ) STRICT;
 CREATE UNIQUE INDEX delivery_gap_open ON delivery_gap (extension, project, reason) WHERE open = 1;
 
-CREATE TRIGGER delivery_ends_gap AFTER INSERT ON delivery
-WHEN EXISTS (SELECT 1 FROM delivery_gap WHERE open = 1 AND extension = NEW.extension AND project = NEW.project)
+-- Before, because an event that takes a place which was free is no insert in the end.
+CREATE TRIGGER delivery_ends_gap BEFORE INSERT ON delivery
+WHEN NEW.place IS NOT NULL
+ AND EXISTS (SELECT 1 FROM delivery_gap WHERE open = 1 AND extension = NEW.extension AND project = NEW.project)
 BEGIN
     UPDATE delivery_gap SET open = NULL WHERE open = 1 AND extension = NEW.extension AND project = NEW.project;
 END;
+CREATE TRIGGER delivery_finds_no_place BEFORE INSERT ON delivery
+WHEN NEW.place IS NULL
+BEGIN
+    INSERT INTO delivery_gap (extension, project, reason, first, last, count, at, open)
+    VALUES (NEW.extension, NEW.project, 'capacity', NEW.position, NEW.position, 1, NEW.recorded_at, 1)
+    ON CONFLICT (extension, project, reason) WHERE open = 1
+    DO UPDATE SET last = excluded.last, count = count + 1, at = excluded.at;
+    SELECT RAISE(IGNORE);
+END;
 
--- The two durable types become deliveries in the statement that records them, whoever is up or down. A queue has room
--- when its first delivery is less than the capacity away, for no more than that can lie between; one that reaches back
--- further is counted. So nothing but the delivery itself is written, and nothing has to be kept in step with it.
+-- The two durable types become deliveries in the statement that records them, whoever is up or down.
 CREATE TRIGGER log_makes_deliveries AFTER INSERT ON log
 WHEN NEW.type IN (7, 11)
 BEGIN
@@ -383,25 +449,18 @@ BEGIN
            NEW.position
     WHERE NEW.type = 7;
 
-    INSERT INTO delivery (extension, position, session, project, type, version, due_at, recorded_at, generation)
-    SELECT o.extension, NEW.position, NEW.session, o.project, NEW.type,
+    INSERT INTO delivery (extension, place, state, position, session, project, type, version, attempts, spent,
+                          due_at, recorded_at, generation)
+    SELECT o.extension, o.place, 'pending', NEW.position, NEW.session, o.project, NEW.type,
            iif(NEW.type = 7, (SELECT max(version) FROM turn_version
                               WHERE session = NEW.session AND turn_id = NEW.turn_id), NULL),
-           NEW.at, NEW.at, o.generation
+           0, 0, NEW.at, NEW.at, o.generation
     FROM session AS s CROSS JOIN owed AS o ON o.project = s.project AND o.type = NEW.type
     WHERE s.session = NEW.session
-      AND (NEW.position - (SELECT coalesce(min(position), NEW.position) FROM delivery INDEXED BY delivery_live
-                           WHERE extension = o.extension AND died_at IS NULL) < (SELECT capacity FROM policy)
-           OR (SELECT count(*) FROM delivery INDEXED BY delivery_live
-               WHERE extension = o.extension AND died_at IS NULL) < (SELECT capacity FROM policy));
-
-    INSERT INTO delivery_gap (extension, project, reason, first, last, count, at, open)
-    SELECT o.extension, o.project, 'capacity', NEW.position, NEW.position, 1, NEW.at, 1
-    FROM session AS s CROSS JOIN owed AS o ON o.project = s.project AND o.type = NEW.type
-    WHERE s.session = NEW.session
-      AND NOT EXISTS (SELECT 1 FROM delivery WHERE extension = o.extension AND position = NEW.position)
-    ON CONFLICT (extension, project, reason) WHERE open = 1
-    DO UPDATE SET last = excluded.last, count = count + 1, at = excluded.at;
+    ON CONFLICT (extension, place) DO UPDATE SET
+        state = excluded.state, position = excluded.position, session = excluded.session, project = excluded.project,
+        type = excluded.type, version = excluded.version, attempts = 0, spent = 0, due_at = excluded.due_at,
+        recorded_at = excluded.recorded_at, generation = excluded.generation;
 END;
 
 -- ------------------------------------------------------------------------- observe hooks: at most once
@@ -601,7 +660,10 @@ BEGIN
     SELECT RAISE(ABORT, 'an attempt is a fact');
 END;
 CREATE TRIGGER attempt_goes_with_its_delivery BEFORE DELETE ON attempt
-WHEN EXISTS (SELECT 1 FROM delivery WHERE extension = OLD.extension AND position = OLD.position)
+WHEN EXISTS (SELECT 1 FROM delivery WHERE extension = OLD.extension AND place = -OLD.position)
+  OR EXISTS (SELECT 1 FROM log AS l CROSS JOIN delivery AS d INDEXED BY delivery_lane
+             ON d.extension = OLD.extension AND d.session = l.session AND d.position = l.position AND d.state <> 'dead'
+             WHERE l.position = OLD.position)
 BEGIN
     SELECT RAISE(ABORT, 'an attempt goes with its delivery');
 END;

@@ -179,17 +179,20 @@ class Model:
             self.running.pop(key, None)
         return states[False], states[True]
 
-    def retry(self, extension: str | None) -> tuple[int, dict[str, int]]:
-        retried, refused = 0, Counter[str]()
-        for key, row in sorted(self.rows.items()):
-            if row.state != "dead" or extension not in (None, key.extension):
+    def retry(self, extension: str | None) -> tuple[int, dict[str, int], tuple[str, ...]]:
+        retried, refused, full = 0, Counter[str](), list[str]()
+        for key in self.dead:
+            row = self.rows[key]
+            if extension not in (None, key.extension) or key.extension in full:
                 continue
             if why := self._refusal(key, row):
                 refused[why] += 1
+            elif len(self.live(key.extension)) >= POLICY.capacity:
+                full.append(key.extension)
             else:
                 retried += 1
                 row.state, row.spent, row.due, row.reason, row.died = "pending", row.attempts, self.now, None, None
-        return retried, dict(refused)
+        return retried, dict(refused), tuple(full)
 
     def _refusal(self, key: Key, row: Row) -> str | None:
         if not self.extensions[key.extension].enabled:
@@ -198,7 +201,7 @@ class Model:
             return "not granted"
         if row.recorded <= self.now - POLICY.retention_s * US:
             return "too old"
-        return "full" if len(self.live(key.extension)) >= POLICY.capacity else None
+        return None
 
     def pass_time(self) -> None:
         """What follows from the time alone: calls that took too long, deliveries and letters that are too old."""

@@ -89,7 +89,7 @@ class Server:
     async def _look_at_what_is_there(self, log: EventLog) -> None:
         def look(connection: Any) -> tuple[list[str], int]:
             held = connection.execute("SELECT request_id FROM delivery WHERE state = 'delivering'").fetchall()
-            (live,) = connection.execute("SELECT count(*) FROM delivery WHERE died_at IS NULL").fetchone()
+            (live,) = connection.execute("SELECT count(*) FROM delivery WHERE state <> 'dead'").fetchone()
             return [request for (request,) in held], live
 
         found, self._waiting = await log.store.read(look)

@@ -14,6 +14,7 @@ from eventlog.errors import CorruptEvent
 from eventlog.events import Event
 from eventlog.log import EventLog
 from eventlog.store.checking import MAX_NAMED, Damaged, Missing
+from tests.extension_kit import bench
 from tests.log_kit import all_of, crash_copy, damaging, fill, first_of, indexes, whole
 
 EVENTS = 10
@@ -205,6 +206,18 @@ async def test_damage_of_the_session_index_is_found(tmp_path: Path, statement: s
             return
         assert (report.ok, report.damaged) == (False, [])
         assert any("session index" in fault for fault in report.faults)
+
+
+async def test_a_queue_that_lost_a_place_is_named(tmp_path: Path) -> None:
+    async with bench(tmp_path, start=False) as it:
+        await it.install(handler=print)
+        for number in range(3):
+            await it.turn("a", f"t{number}")
+        assert (await it.log.check()).ok
+        await it.log.store.write(lambda c: c.execute("DELETE FROM delivery WHERE place = 2").rowcount)
+        report = await it.log.check()
+    assert (report.ok, report.damaged) == (False, [])
+    assert report.first_fault() == "the queue of extension 'acme' has 2 places, and the last is number 3"
 
 
 async def test_what_is_absorbed_again_is_what_the_log_says(tmp_path: Path) -> None:

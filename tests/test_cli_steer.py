@@ -204,7 +204,7 @@ def test_dead_letters_are_retried_and_discarded_on_a_running_server(path: Path, 
         position = ids[1].split(":")[1]
         done = good("dead", "discard", position, "--reason", "the customer has left", "--db", path)
         assert done.lines == [f"discarded the dead letter of event {ids[1]} for acme"]
-        assert steer(path, "dead", "retry", "--reason", "rejected") == {"retried": 2, "refused": {}}
+        assert steer(path, "dead", "retry", "--reason", "rejected") == {"retried": 2, "refused": {}, "full": []}
         server.hears("called t2", "returned t2", "called t3", "returned t3")
         server.told("settle")
         server.hears("settled")
@@ -334,6 +334,33 @@ def test_letters_that_cannot_be_retried_stay_and_are_counted_by_the_reason(path:
     done = run("dead", "retry", "--all", "--db", path)
     told = "eventlog: 1 dead letter cannot be retried now: 1 not granted\n"
     assert done == (5, "queued 0 dead letters again\n", told)
+
+
+def test_retrying_stops_at_a_full_queue_and_says_so(path: Path, tmp_path: Path) -> None:
+    acme = Acme(tmp_path)
+    with running(path, "serve") as server:
+        good("extensions", "install", acme.folder, "--grant", "p", "--db", path)
+        acme.does("reject")
+        for number in range(3):
+            server.turn(f"s{number}", f"t{number}", f"called t{number}")
+        server.told("settle")
+        server.hears("settled")
+        server.end()
+    lower_capacity(path, 2)
+    told = "eventlog: stopped at extension 'acme': its queue is full; retry the rest when there is room\n"
+    assert run("dead", "retry", "--all", "--db", path) == (1, "queued 2 dead letters again\n", told)
+    done = run("dead", "retry", "--all", "--json", "--db", path)
+    assert (done.code, done.document) == (5, {"retried": 0, "refused": {}, "full": ["acme"]})
+    assert done.stderr == told
+
+
+def lower_capacity(path: Path, capacity: int) -> None:
+    """As a server with another policy does when it starts."""
+
+    async def lower(log: Any) -> None:
+        await log.store.write(lambda connection: connection.execute("UPDATE policy SET capacity = ?", (capacity,)))
+
+    filled(path, lower)
 
 
 def drop_grants(path: Path) -> None:

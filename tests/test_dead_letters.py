@@ -17,7 +17,7 @@ from eventlog.store.buried import RETRIES_PER_COMMIT, Filter, Retried, retry_chu
 from eventlog.store.deliveries import Deliveries
 from eventlog.store.extensions import Extensions
 from tests import victims
-from tests.extension_kit import DAY_S, Bench, Recorder, bench, hang, installation
+from tests.extension_kit import DAY_S, Bench, Recorder, bench, hang, installation, start
 
 NO = Reject("no")
 
@@ -128,9 +128,35 @@ async def test_a_retry_stops_when_the_queue_is_full_and_says_so(tmp_path: Path) 
         await bury(it, *"abcde")
         await it.extensions.pause("acme")
         retried = await it.dead_letters.retry(extension="acme", reason="rejected")
-        assert (retried.retried, retried.refused) == (3, {"full": 2})
+        assert (retried.retried, retried.refused, retried.full) == (3, {}, ("acme",))
         assert [each.session_id for each in await it.live()] == ["a", "b", "c"]
         assert {each.session_id for each in await it.dead_letters.list()} == {"d", "e"}
+        again = await it.dead_letters.retry()
+        assert (again.retried, again.refused, again.full) == (0, {}, ("acme",))
+
+
+async def test_a_retry_looks_at_no_letter_behind_a_full_queue_and_goes_on_with_other_extensions(
+    tmp_path: Path,
+) -> None:
+    """Of a hundred in a commit too, and though there are letters behind that would be refused for their own reason."""
+    async with bench(tmp_path, capacity=RETRIES_PER_COMMIT + 1) as it:
+        await it.install("full", handler=Recorder(always=NO))
+        await it.install("other", handler=Recorder(always=NO))
+        await it.extensions.grant("other", "q")
+        await it.extensions.grant("full", "q")
+        await bury(it, *(f"s{number}" for number in range(RETRIES_PER_COMMIT + 2)))
+        await start(it.log, "of q", project="q")
+        await bury(it, "of q")
+        await it.log.store.write(lambda c: c.execute("DELETE FROM extension_grant WHERE project = 'q'").rowcount)
+        await it.extensions.pause("full")
+        await it.extensions.pause("other")
+        await it.dead_letters.discard((await it.dead_letters.list("other"))[0].event_id, "other", "makes room")
+        retried = await it.dead_letters.retry()
+        assert (retried.retried, retried.refused, retried.full) == (
+            2 * (RETRIES_PER_COMMIT + 1),
+            {"not granted": 1},  # of the other one
+            ("full",),
+        )
 
 
 async def test_a_retry_of_all_goes_in_chunks_and_goes_on_after_a_kill(tmp_path: Path) -> None:
@@ -140,8 +166,9 @@ async def test_a_retry_of_all_goes_in_chunks_and_goes_on_after_a_kill(tmp_path: 
         await bury(it, *(f"s{number}" for number in range(count)))
         await it.extensions.pause("acme")
         # A kill comes behind the first chunk.
-        chunk = await it.log.store.write(retry_chunk, Filter(), (0, 0), it.clock.now_us())
-        assert (chunk.retried, chunk.last is not None) == (RETRIES_PER_COMMIT, True)
+        (acme,) = await it.extensions.all()
+        chunk = await it.log.store.write(retry_chunk, Filter(acme.key), 0, it.clock.now_us())
+        assert (chunk.retried, chunk.goes_on_behind is not None) == (RETRIES_PER_COMMIT, True)
     async with EventLog(tmp_path / "agent.db", clock=it.clock) as log:
         assert (await DeadLetters(log).retry()).retried == count - RETRIES_PER_COMMIT
         assert await DeadLetters(log).list() == []

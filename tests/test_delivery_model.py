@@ -322,7 +322,7 @@ class Queues(RuleBasedStateMachine):
     @rule(name=st.sampled_from([*EXTENSIONS, None]))
     def retry(self, name: str | None) -> None:
         retried = self.run(self.server.buried.retry(Filter(self.server.keys[name] if name else None)))
-        assert (retried.retried, retried.refused) == self.model.retry(name)
+        assert (retried.retried, retried.refused, retried.full) == self.model.retry(name)
         self.settle("retry")
 
     @precondition(lambda self: self.model.dead)
@@ -358,6 +358,21 @@ class Queues(RuleBasedStateMachine):
     def the_counter_of_live_rows_is_right(self) -> None:
         counted = {each.name: each.live for each in self.run(self.server.extensions.all())}
         assert counted == {name: len(self.model.live(name)) for name in EXTENSIONS}
+
+    @invariant()
+    def a_queue_skips_no_place_and_has_one_more_while_less_than_its_capacity_is_live(self) -> None:
+        sql = """
+            SELECT q.extension, q.place IS NOT NULL, group_concat(d.place) FROM queue AS q
+            LEFT JOIN (SELECT extension, place FROM delivery WHERE place > 0 ORDER BY place) AS d USING (extension)
+            GROUP BY q.extension
+        """
+        found = self.run(self.server.log.store.read(lambda connection: connection.execute(sql).fetchall()))
+        names = {key: name for name, key in self.server.keys.items()}
+        for extension, has_room, places in found:
+            numbers = [int(place) for place in (places or "").split(",") if place]
+            assert numbers == list(range(1, len(numbers) + 1))
+            assert len(numbers) <= POLICY.capacity
+            assert has_room == (len(self.model.live(names[extension])) < POLICY.capacity)
 
     @invariant()
     def each_dead_letter_was_reported_once(self) -> None:

@@ -22,8 +22,9 @@ ROWS = """
     INSERT INTO hook_gap VALUES (1, 1, NULL, 1, 2, 2, 0);
     INSERT INTO extension (extension, name, id, version, path, manifest, state, installed_at)
         VALUES (1, 'x', 'p.x', '1.0.0', '/x', '{}', 'enabled', 0);
-    INSERT INTO delivery (extension, position, session, project, type, attempts, due_at, recorded_at, generation)
-        VALUES (1, 1, 1, 'p', 7, 1, 0, 0, 1);
+    INSERT INTO delivery (extension, place, state, position, session, project, type, attempts, spent, due_at,
+                          recorded_at, generation)
+        VALUES (1, 1, 'pending', 1, 1, 'p', 7, 1, 0, 0, 0, 1);
     INSERT INTO attempt VALUES (1, 1, 1, 'r', 0, 'failed', 'it broke', NULL);
     INSERT INTO delivery_gap VALUES (1, 1, 'p', 'capacity', 1, 2, 2, 0, NULL), (2, 1, 'p', 'capacity', 3, 4, 2, 0, 1);
 """

@@ -27,8 +27,9 @@ def install(connection: sqlite3.Connection) -> None:
 # ------------------------------------------------------------------------------------------------- rules of the log
 
 DELIVER_AGAIN = """
-    INSERT INTO delivery (extension, position, session, project, type, due_at, recorded_at, generation)
-    SELECT 1, position, session, 'p', 7, 0, 0, 1 FROM log WHERE type = 7 ORDER BY position LIMIT 1
+    INSERT INTO delivery (extension, place, state, position, session, project, type, attempts, spent, due_at,
+                          recorded_at, generation)
+    SELECT 1, 9, 'pending', position, session, 'p', 7, 0, 0, 0, 0, 1 FROM log WHERE type = 7 ORDER BY position LIMIT 1
 """
 
 

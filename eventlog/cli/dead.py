@@ -166,8 +166,8 @@ async def retry(
 ) -> Code:
     """Give the dead letters of EVENT, or those that pass the filters, new attempts, due at once.
 
-    A letter stays dead while its extension is not enabled or not granted, when its event is too old, and when the queue
-    of its extension is full.
+    A letter stays dead while its extension is not enabled or not granted, and when its event is too old. Where the
+    queue of an extension is full, retrying stops for that extension, and says so.
     """
     if not (event_id or extension or reason or every):
         raise click.UsageError("name an EVENT, filter with --extension or --reason, or retry --all")
@@ -180,12 +180,19 @@ async def retry(
         out().json(answer)
     else:
         out().line(f"queued {count(retried.retried, 'dead letter')} again")
-    if not retried.refused:
+    if not (retried.refused or retried.full):
         return Code.DONE
     out().flush()
-    why = ", ".join(f"{number:,} {reason}" for reason, number in retried.refused.items())
-    note(f"{count(sum(retried.refused.values()), 'dead letter')} cannot be retried now: {why}")
+    _say_what_stays(retried)
     return Code.FINDINGS if retried.retried else Code.REFUSED
+
+
+def _say_what_stays(retried: Retried) -> None:
+    if retried.refused:
+        why = ", ".join(f"{number:,} {reason}" for reason, number in retried.refused.items())
+        note(f"{count(sum(retried.refused.values()), 'dead letter')} cannot be retried now: {why}")
+    for name in retried.full:
+        note(f"stopped at extension {shown(name)}: its queue is full; retry the rest when there is room")
 
 
 @dead.command(short_help="remove a dead letter for good")

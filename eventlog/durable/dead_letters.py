@@ -41,7 +41,8 @@ class DeadLetters:
         """Give the letters that pass all filters six new attempts, due now; without a filter, all letters.
 
         It is done in chunks: what was retried before a kill stays so. A letter is refused while its extension is not
-        enabled or not granted, once its event is older than the retention, and when the queue is full.
+        enabled or not granted, and once its event is older than the retention. Where the queue of an extension is full
+        it stops for that extension, and says so: retry again when there is room.
         """
         retried = await self._buried.retry(await self._filter(event_id, extension, reason))
         self._wake()

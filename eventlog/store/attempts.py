@@ -1,7 +1,7 @@
 """How a delivery moves: begun before its call, settled by that call alone, taken up, given back, expired.
 
-An attempt holds its row by its `request_id`. Every statement that ends an attempt is guarded by it: a row that was
-cleared, settled or taken up by somebody else meanwhile is not touched, and zero rows is an answer.
+An attempt holds its place in the queue by its `request_id`. Every statement that ends an attempt is guarded by it: a
+place that was cleared, settled or taken up by somebody else meanwhile is not touched, and zero rows is an answer.
 """
 
 import json
@@ -24,6 +24,7 @@ class Attempt(msgspec.Struct, frozen=True):
     """A call that was committed and is about to be made. `round_number` counts from 1 since the last manual retry."""
 
     extension: int
+    place: int
     position: int
     session: int
     project: str
@@ -79,10 +80,17 @@ class Want(msgspec.Struct, frozen=True):
 
 # --------------------------------------------------------------------------------------------- attempts: to settle
 
-_HELD = "extension = ? AND position = ? AND request_id = ? AND generation = ?"
+_HELD = "extension = ? AND place = ? AND request_id = ? AND generation = ?"
 
-_ACK = """
-    DELETE FROM delivery WHERE (extension, position, request_id, generation) IN (
+FREE = """
+    UPDATE delivery
+    SET state = NULL, position = NULL, session = NULL, project = NULL, type = NULL, version = NULL, attempts = NULL,
+        spent = NULL, due_at = NULL, recorded_at = NULL, generation = NULL, request_id = NULL, last_error = NULL
+"""
+"""What a delivery that ends leaves: a place for another one."""
+
+_ACK = f"""
+    {FREE} WHERE (extension, place, request_id, generation) IN (
         SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'),
                json_extract(value, '$[2]'), json_extract(value, '$[3]')
         FROM json_each(?))
@@ -121,7 +129,7 @@ def settle(connection: sqlite3.Connection, ended: Iterable[Ended], now_us: int) 
 
 
 def _hold(attempt: Attempt) -> tuple[int, int, str, int]:
-    return attempt.extension, attempt.position, attempt.request_id, attempt.generation
+    return attempt.extension, attempt.place, attempt.request_id, attempt.generation
 
 
 def _fail(connection: sqlite3.Connection, failed: Failed, now_us: int) -> int:
@@ -144,8 +152,8 @@ _BEGIN = """
     UPDATE delivery
     SET state = 'delivering', attempts = attempts + 1,
         request_id = :owner || extension || '.' || position || '.' || (attempts + 1)
-    WHERE (extension, position) IN (
-        SELECT d.extension, d.position FROM delivery AS d INDEXED BY delivery_due
+    WHERE (extension, place) IN (
+        SELECT d.extension, d.place FROM delivery AS d INDEXED BY delivery_due
         WHERE d.extension = :extension AND d.state = 'pending' AND d.due_at <= :now
           AND d.type IN (SELECT value FROM json_each(:types))
           AND d.session NOT IN (SELECT value FROM json_each(:busy))
@@ -154,7 +162,7 @@ _BEGIN = """
               WHERE earlier.extension = d.extension AND earlier.session = d.session
                 AND earlier.position < d.position AND earlier.state <> 'dead')
         ORDER BY {first} d.due_at, d.position LIMIT :free)
-    RETURNING position, session, project, type, version, attempts, attempts - spent, request_id, generation
+    RETURNING place, position, session, project, type, version, attempts, attempts - spent, request_id, generation
 """
 _BEGIN_IN_ORDER = _BEGIN.format(first="")
 _BEGIN_CRASHED_FIRST = _BEGIN.format(first="d.session IN (SELECT value FROM json_each(:crashed)) DESC,")
@@ -162,7 +170,7 @@ _BEGIN_CRASHED_FIRST = _BEGIN.format(first="d.session IN (SELECT value FROM json
 _RUNNABLE = """
     SELECT extension FROM extension AS e
     WHERE state = 'enabled' AND paused = 0
-      AND EXISTS (SELECT 1 FROM delivery INDEXED BY delivery_live WHERE extension = e.extension AND died_at IS NULL)
+      AND EXISTS (SELECT 1 FROM delivery INDEXED BY delivery_lane WHERE extension = e.extension AND state <> 'dead')
 """
 
 _NEXT_DUE = "SELECT min(due_at) FROM delivery WHERE extension = ? AND state = 'pending' AND due_at > ?"
@@ -197,8 +205,8 @@ def begin(
     }
     rows = connection.execute(_BEGIN_CRASHED_FIRST if crashed_lanes else _BEGIN_IN_ORDER, parameters).fetchall()
     attempts = (
-        Attempt(want.extension, position, session, project, _NAME_OF_TYPE[type_key], *rest)
-        for position, session, project, type_key, *rest in rows
+        Attempt(want.extension, place, position, session, project, _NAME_OF_TYPE[type_key], *rest)
+        for place, position, session, project, type_key, *rest in rows
     )
     return sorted(attempts, key=lambda attempt: attempt.position)
 
@@ -218,16 +226,16 @@ def next_due(connection: sqlite3.Connection, wants: Sequence[Want], now_us: int)
 
 _CRASHED = """
     INSERT INTO attempt (extension, position, number, request_id, ended_at, outcome, error)
-    SELECT extension, position, attempts, request_id, :now, 'crashed', :error FROM delivery INDEXED BY delivery_live
-    WHERE died_at IS NULL AND state = 'delivering' AND substr(request_id, 1, length(:owner)) <> :owner
+    SELECT extension, position, attempts, request_id, :now, 'crashed', :error FROM delivery INDEXED BY delivery_lane
+    WHERE state <> 'dead' AND state = 'delivering' AND substr(request_id, 1, length(:owner)) <> :owner
 """
 _TAKE_UP = """
-    UPDATE delivery INDEXED BY delivery_live
+    UPDATE delivery INDEXED BY delivery_lane
     SET state = iif(attempts - spent >= :attempts, 'dead', 'pending'), request_id = NULL, due_at = :now,
         last_error = :error,
         reason = iif(attempts - spent >= :attempts, 'exhausted', NULL),
         died_at = iif(attempts - spent >= :attempts, :now, NULL)
-    WHERE died_at IS NULL AND state = 'delivering' AND substr(request_id, 1, length(:owner)) <> :owner
+    WHERE state <> 'dead' AND state = 'delivering' AND substr(request_id, 1, length(:owner)) <> :owner
     RETURNING extension, position, state
 """
 _OF_A_CLOCK_AHEAD = """
@@ -235,9 +243,9 @@ _OF_A_CLOCK_AHEAD = """
     WHERE state <> 'dead' AND state = 'pending' AND recorded_at > :now AND due_at > :now
 """
 _GIVE_BACK = """
-    UPDATE delivery INDEXED BY delivery_live
+    UPDATE delivery INDEXED BY delivery_lane
     SET state = 'pending', request_id = NULL, due_at = :now, spent = spent + 1
-    WHERE died_at IS NULL AND state = 'delivering' AND extension IN (SELECT value FROM json_each(:extensions))
+    WHERE state <> 'dead' AND state = 'delivering' AND extension IN (SELECT value FROM json_each(:extensions))
       AND substr(request_id, 1, length(:owner)) = :owner
       AND request_id NOT IN (SELECT value FROM json_each(:held))
 """

@@ -1,7 +1,8 @@
 """Dead letters: deliveries that no handler will be called for again, until an operator retries or discards them."""
 
 import sqlite3
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
@@ -13,7 +14,7 @@ from eventlog.store.store import Store
 
 RETRIES_PER_COMMIT = 100
 
-Refusal: TypeAlias = Literal["not enabled", "not granted", "too old", "full"]
+Refusal: TypeAlias = Literal["not enabled", "not granted", "too old"]
 
 
 class FailedAttempt(msgspec.Struct, frozen=True):
@@ -49,10 +50,14 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
 
 class Retried(msgspec.Struct, frozen=True):
-    """How many dead letters are due again, and how many stay as they are, by the reason why."""
+    """How many dead letters are due again, and how many stay as they are, by the reason why.
+
+    `full` names the extensions whose queue had no place for a letter: that one and all behind it were left alone.
+    """
 
     retried: int
     refused: dict[Refusal, int]
+    full: tuple[str, ...] = ()
 
 
 class Filter(msgspec.Struct, frozen=True):
@@ -79,16 +84,21 @@ class Buried:
         return await self._store.read(get_letter, Filter(extension, position, era))
 
     async def retry(self, which: Filter) -> Retried:
-        """Make them due again, a hundred in a commit, in the order of their positions."""
-        retried, refused, after = 0, dict[Refusal, int](), (0, 0)
-        while True:
+        """Make them due again, of each extension a hundred in a commit, by position, until its queue is full."""
+        retried, refused, full = 0, Counter[Refusal](), list[str]()
+        for extension, name in await self._store.read(_extensions_with_letters, which):
+            async for chunk in self._chunks(msgspec.structs.replace(which, extension=extension)):
+                retried += chunk.retried
+                refused += chunk.refused
+                full += [name] if chunk.is_full else []
+        return Retried(retried, dict(refused), tuple(full))
+
+    async def _chunks(self, which: Filter) -> AsyncIterator["Chunk"]:
+        after: int | None = 0
+        while after is not None:
             chunk = await self._store.write(retry_chunk, which, after, self._store.clock.now_us())
-            retried += chunk.retried
-            for why, count in chunk.refused.items():
-                refused[why] = refused.get(why, 0) + count
-            if chunk.last is None:
-                return Retried(retried, refused)
-            after = chunk.last
+            yield chunk
+            after = chunk.goes_on_behind
 
     async def discard(self, which: Filter) -> int:
         """Remove them with their attempts; how many there were."""
@@ -126,7 +136,7 @@ def list_letters(connection: sqlite3.Connection, which: Filter, limit: int | Non
 
 def letters_of(connection: sqlite3.Connection, keys: Sequence[DeliveryKey]) -> list[DeadLetter]:
     """The dead letters with these keys."""
-    sql = f"{_LETTER} WHERE d.extension = ? AND d.position = ? AND d.state = 'dead'"
+    sql = f"{_LETTER} WHERE d.extension = ? AND d.place = -? AND d.state = 'dead'"
     return [_letter(row) for key in keys for row in connection.execute(sql, key).fetchall()]
 
 
@@ -155,8 +165,13 @@ def _parameters(which: Filter) -> dict[str, Any]:
 
 # ----------------------------------------------------------------------------------------------------- to steer them
 
+_EXTENSIONS = f"""
+    SELECT e.extension, e.name FROM extension AS e
+    WHERE EXISTS (SELECT 1 FROM delivery AS d WHERE d.extension = e.extension AND d.place < 0 AND {_CHOSEN})
+    ORDER BY e.name
+"""
 _CANDIDATES = f"""
-    SELECT d.extension, d.position,
+    SELECT d.position,
            CASE WHEN e.state <> 'enabled' THEN 'not enabled'
                 WHEN NOT EXISTS (
                     SELECT 1 FROM extension_grant AS g
@@ -164,55 +179,53 @@ _CANDIDATES = f"""
                       AND g.capability = iif(d.type = 7, 'conversations.turns.read', 'jobs.read')) THEN 'not granted'
                 WHEN d.recorded_at <= :now - 1000000 * (SELECT retention_s FROM policy) THEN 'too old' END
     FROM delivery AS d JOIN extension AS e ON e.extension = d.extension
-    WHERE {_CHOSEN} AND (d.extension, d.position) > (:after_extension, :after_position)
-    ORDER BY d.extension, d.position LIMIT :limit
+    WHERE {_CHOSEN} AND d.extension = :extension AND d.place < -:after
+    ORDER BY d.place DESC LIMIT :limit
 """
 _RETRY = """
     UPDATE delivery
     SET state = 'pending', spent = attempts, due_at = ?, reason = NULL, died_at = NULL,
         generation = (SELECT generation FROM extension WHERE extension = delivery.extension)
-    WHERE extension = ? AND position = ? AND state = 'dead'
-"""
-_ROOM = """
-    SELECT (SELECT capacity FROM policy) - count(*) FROM delivery INDEXED BY delivery_live
-    WHERE extension = ? AND died_at IS NULL
+    WHERE extension = ? AND place = -? AND state = 'dead'
+      AND (SELECT q.place FROM queue AS q WHERE q.extension = delivery.extension) IS NOT NULL
 """
 _DISCARD = f"""
     DELETE FROM delivery
-    WHERE (extension, position) IN (SELECT d.extension, d.position FROM delivery AS d WHERE {_CHOSEN})
+    WHERE (extension, place) IN (SELECT d.extension, d.place FROM delivery AS d WHERE {_CHOSEN})
 """
 _PURGE = "DELETE FROM delivery WHERE state = 'dead' AND died_at <= ? AND recorded_at <= ?"
 
 
+def _extensions_with_letters(connection: sqlite3.Connection, which: Filter) -> list[tuple[int, str]]:
+    return connection.execute(_EXTENSIONS, _parameters(which)).fetchall()
+
+
 class Chunk(msgspec.Struct, frozen=True):
-    """What one commit of a retry did; `last` is the last letter it looked at, None at the end."""
+    """What one commit of a retry did; the next one `goes_on_behind` a position, if there may be more to retry."""
 
     retried: int
-    refused: dict[Refusal, int]
-    last: DeliveryKey | None
+    refused: Counter[Refusal]
+    is_full: bool
+    goes_on_behind: int | None
 
 
-def retry_chunk(connection: sqlite3.Connection, which: Filter, after: DeliveryKey, now_us: int) -> Chunk:
-    """Give the next letters behind `after` new attempts: their numbers go on, and each keeps its place in its lane."""
-    parameters = {
-        **_parameters(which),
-        "now": now_us,
-        "after_extension": after[0],
-        "after_position": after[1],
-        "limit": RETRIES_PER_COMMIT,
-    }
-    rows: list[tuple[int, int, Refusal | None]] = connection.execute(_CANDIDATES, parameters).fetchall()
-    rooms = {extension: connection.execute(_ROOM, (extension,)).fetchone()[0] for extension in {row[0] for row in rows}}
-    retried, refused = 0, dict[Refusal, int]()
-    for extension, position, why in rows:
-        if why is None and rooms[extension] > 0:
-            connection.execute(_RETRY, (now_us, extension, position))
-            rooms[extension] -= 1
+def retry_chunk(connection: sqlite3.Connection, which: Filter, after: int, now_us: int) -> Chunk:
+    """Give the next letters of one extension new attempts: their numbers go on, and each keeps its place in its lane.
+
+    It ends with the first letter that finds the queue full.
+    """
+    parameters = {**_parameters(which), "now": now_us, "after": after, "limit": RETRIES_PER_COMMIT}
+    rows: list[tuple[int, Refusal | None]] = connection.execute(_CANDIDATES, parameters).fetchall()
+    retried, refused = 0, Counter[Refusal]()
+    for position, why in rows:
+        if why is not None:
+            refused[why] += 1
+        elif connection.execute(_RETRY, (now_us, which.extension, position)).rowcount:
             retried += 1
         else:
-            refused[why or "full"] = refused.get(why or "full", 0) + 1
+            return Chunk(retried, refused, is_full=True, goes_on_behind=None)
     more = len(rows) == RETRIES_PER_COMMIT
-    return Chunk(retried, refused, rows[-1][:2] if more else None)
+    return Chunk(retried, refused, is_full=False, goes_on_behind=rows[-1][0] if more else None)
 
 
 def discard(connection: sqlite3.Connection, which: Filter) -> int:

@@ -1,4 +1,5 @@
-"""Prove the file: every event's checksum, contiguous positions and indexes, the session index, SQLite's own check."""
+"""Prove the file: every event's checksum, contiguous positions and indexes, the session index and the places of each
+queue, SQLite's own check."""
 
 from __future__ import annotations
 
@@ -79,6 +80,7 @@ async def check(store: Store, *, full: bool, progress: Progress | None, page_eve
             break
     await store.read(_finish, state, report, end, removed)
     report.sessions = len(state.next_index)
+    await store.read(_check_queues, report)
     await store.read_aside(_check_index, report, full)
     if proven is not None and end < proven:
         report.head = (proven, end)
@@ -177,6 +179,16 @@ def _check_event(event: Event[Any], digest: bytes, state: _State, report: Report
     report.damaged_count += 1
     if len(report.damaged) < MAX_NAMED:
         report.damaged.append(Damaged(event.session_id, event.index, event.position, why))
+
+
+def _check_queues(connection: sqlite3.Connection, report: Report) -> None:
+    """A queue that skipped a place would take fewer deliveries than it may."""
+    queues = connection.execute(
+        "SELECT e.name, count(*), max(d.place) FROM delivery AS d JOIN extension AS e ON e.extension = d.extension"
+        " WHERE d.place > 0 GROUP BY d.extension HAVING count(*) <> max(d.place)"
+    ).fetchall()
+    for name, count, last in queues:
+        report.faults.append(f"the queue of extension {name!r} has {count} places, and the last is number {last}")
 
 
 def _check_index(connection: sqlite3.Connection, report: Report, full: bool) -> None:

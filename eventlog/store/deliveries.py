@@ -9,6 +9,7 @@ import msgspec
 
 from eventlog.events import Event
 from eventlog.store.attempts import (
+    FREE,
     Attempt,
     Ended,
     Want,
@@ -254,7 +255,8 @@ def list_gaps(connection: sqlite3.Connection, extension: int | None = None, afte
 def forget(connection: sqlite3.Connection, session: int, _id: str, now_us: int) -> dict[str, int]:
     """What is owed of a session, its dead letters, and what handlers said of them; what was live is a gap then."""
     connection.execute(_FORGOTTEN, (now_us, session))
-    return {"deliveries": connection.execute("DELETE FROM delivery WHERE session = ?", (session,)).rowcount}
+    dead = connection.execute("DELETE FROM delivery WHERE session = ? AND state = 'dead'", (session,)).rowcount
+    return {"deliveries": dead + connection.execute(f"{FREE} WHERE session = ?", (session,)).rowcount}
 
 
 _FORGOTTEN = """

@@ -11,6 +11,7 @@ import msgspec
 from eventlog.encoding import check_id
 from eventlog.errors import InvalidName
 from eventlog.events import TYPE_KEYS
+from eventlog.store.attempts import FREE
 from eventlog.store.events import as_time, last_position
 from eventlog.store.store import Store
 
@@ -134,8 +135,8 @@ class Extensions:
 
 _SELECT = """
     SELECT extension, name, id, version, path, state, paused, generation, stopped_at, installed_at,
-           (SELECT count(*) FROM delivery AS d INDEXED BY delivery_live
-            WHERE d.extension = e.extension AND d.died_at IS NULL),
+           (SELECT count(*) FROM delivery AS d INDEXED BY delivery_lane
+            WHERE d.extension = e.extension AND d.state <> 'dead'),
            (SELECT count(*) FROM delivery AS d WHERE d.extension = e.extension AND d.state = 'dead'),
            (SELECT coalesce(sum(g.count), 0) FROM delivery_gap AS g WHERE g.extension = e.extension), failure,
            (SELECT json_group_array(json_extract(value, '$.capability')) FROM json_each(e.manifest, '$.permissions')
@@ -327,13 +328,14 @@ def _clear(
     connection: sqlite3.Connection, key: int, project: str | None = None, types: Sequence[int] | None = None
 ) -> Cleared:
     """Delete deliveries, live and dead; a call that runs for one of them finds nothing to settle."""
-    states = [
-        state
-        for (state,) in connection.execute(
-            "DELETE FROM delivery WHERE extension = :key AND (:project IS NULL OR project = :project)"
-            " AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types))) RETURNING state",
-            {"key": key, "project": project, "types": None if types is None else json.dumps(types)},
-        ).fetchall()
-    ]
-    dead = states.count("dead")
-    return Cleared(live=len(states) - dead, dead=dead)
+    parameters = {"key": key, "project": project, "types": None if types is None else json.dumps(types)}
+    return Cleared(
+        dead=connection.execute(f"DELETE FROM delivery {_CLEARED} AND state = 'dead'", parameters).rowcount,
+        live=connection.execute(f"{FREE} {_CLEARED} AND state <> 'dead'", parameters).rowcount,
+    )
+
+
+_CLEARED = """
+    WHERE extension = :key AND (:project IS NULL OR project = :project)
+      AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
+"""

@@ -149,7 +149,7 @@ def _look(connection: sqlite3.Connection) -> Kept:
 
     return Kept(
         numbers("SELECT position FROM log WHERE type = 7 AND EXISTS (SELECT 1 FROM extension_grant)"),
-        numbers("SELECT position FROM delivery"),
+        numbers("SELECT position FROM delivery WHERE state IS NOT NULL"),
         max(numbers("SELECT claimed FROM hook"), default=0),
     )
 

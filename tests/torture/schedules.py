@@ -335,4 +335,4 @@ def _limit_pages(connection: sqlite3.Connection, more: int) -> None:
 
 
 def _owed(connection: sqlite3.Connection) -> set[int]:
-    return {position for (position,) in connection.execute("SELECT position FROM delivery")}
+    return {position for (position,) in connection.execute("SELECT position FROM delivery WHERE state IS NOT NULL")}
