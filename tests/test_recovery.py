@@ -11,12 +11,13 @@ import pytest
 
 import eventlog.store.unfinished as unfinished
 from eventlog import Event, EventLog, HookContext, NewEvent, Runtime, Session, define_hook
-from eventlog.errors import InvalidEvent
+from eventlog.errors import InvalidEvent, LogClosed, LogInUse
 from eventlog.inspection import Inspection
-from eventlog.recovery import Recovered, Recovery, UnansweredCall
+from eventlog.recovery import OpenTurn, Recovered, Recovery, UnansweredCall
 from eventlog.store.turns import find_job
 from eventlog.testing import ManualClock
-from tests.log_kit import KILLED, child, crash_copy, damaging, whole
+from tests.log_kit import KILLED, child, crash_copy, damaging, line_of, whole
+from tests.test_owner import OWNER
 
 Story = Callable[[EventLog], Awaitable[object]]
 
@@ -138,6 +139,11 @@ def test_the_summary_of_a_start_names_five_tools_and_what_was_resumed() -> None:
         "2 calls of extensions made again, 1 hook with a gap"
     )
     assert Recovered().summary() == ""
+    left = Recovered(open_turns=[OpenTurn("s", "t", 0, 1)])
+    assert [left.summary(), left.summary(turns_ended=True)] == [
+        "1 open turns (left open)",
+        "1 open turns (ended as interrupted)",
+    ]
 
 
 async def test_nothing_is_unfinished_after_an_orderly_life(tmp_path: Path) -> None:
@@ -358,6 +364,53 @@ async def test_a_turn_that_ends_while_it_is_recovered_keeps_its_own_end(tmp_path
         await whole(log)
 
 
+async def test_a_turn_that_goes_on_while_it_is_recovered_is_ended_all_the_same(tmp_path: Path) -> None:
+    """What comes between the look at a turn and its end does not end it: then it is looked at again."""
+
+    async def story(log: EventLog) -> None:
+        for number in range(40):
+            await turn(await log.start_session(f"s{number}"), "t")
+
+    async with EventLog(await killed(tmp_path, story)) as log:
+        recovery = Recovery(log, "agent")
+        _ = await recovery.look()
+
+        async def go_on(number: int) -> None:
+            for _ in range(number):
+                await asyncio.sleep(0)
+            await log.append(f"s{number}", "message.appended", {"delta": "x"}, turn_id="t")
+
+        going_on = [asyncio.ensure_future(go_on(number)) for number in range(40)]
+        assert await recovery.interrupt_turns() == 0
+        await asyncio.gather(*going_on)
+        for number in range(40):
+            types = [event.type async for event in (await log.session(f"s{number}")).read(after=1)]
+            assert sorted(types) == ["message.appended", "turn.failed"]
+        await whole(log)
+
+
+async def test_a_log_that_is_closed_ends_a_recovery_and_leaves_the_rest_to_the_next(tmp_path: Path) -> None:
+    """It is no fault of the turns: none of them is counted as one that cannot be ended."""
+
+    async def story(log: EventLog) -> None:
+        for number in range(40):
+            await turn(await log.start_session(f"s{number}"), "t")
+
+    path = await killed(tmp_path, story)
+    async with EventLog(path) as log:
+        recovery = Recovery(log, "agent")
+        _ = await recovery.look()
+        ending = asyncio.ensure_future(recovery.interrupt_turns())
+        await asyncio.sleep(0)
+        await log.close()
+        with pytest.raises(LogClosed):
+            await ending
+    await started(path, interrupt_open_turns=True)
+    async with EventLog(path) as log:
+        ended = [event.session_id async for event in log.read(types=["turn.failed"])]
+        assert sorted(ended) == sorted(f"s{number}" for number in range(40))
+
+
 # Recovers, and is killed when so many events were recorded.
 RECOVERING = """
 from eventlog import Runtime
@@ -403,7 +456,9 @@ async def test_a_kill_in_the_middle_of_a_recovery_leaves_the_rest_to_the_next(tm
     assert (await started(path, interrupt_open_turns=True)).nothing
 
 
-async def test_h8_one_that_cannot_be_ended_keeps_no_other_from_it(tmp_path: Path) -> None:
+async def test_h8_one_that_cannot_be_ended_keeps_no_other_from_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """It is counted and logged, and the next start tries it again."""
 
     async def story(log: EventLog) -> None:
@@ -418,6 +473,8 @@ async def test_h8_one_that_cannot_be_ended_keeps_no_other_from_it(tmp_path: Path
     path = await killed(tmp_path, story)
     async with EventLog(path, redact=refuse) as log, Runtime(log, interrupt_open_turns=True) as runtime:
         assert runtime.recovered.failed == 1
+        (said,) = [message for message in caplog.messages if "could not be ended" in message]
+        assert "turn_id='bad'" in said
         ended = [event.turn_id async for event in log.read(types=["turn.failed"])]
         assert sorted(map(str, ended)) == ["a", "c"]
     assert [each.turn_id for each in (await started(path, interrupt_open_turns=True)).open_turns] == ["bad"]
@@ -427,7 +484,7 @@ async def test_h8_one_that_cannot_be_ended_keeps_no_other_from_it(tmp_path: Path
 
 
 async def test_beyond_the_limits_it_is_counted_and_everything_is_still_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(unfinished, "MAX_NAMED", 3)
 
@@ -441,6 +498,7 @@ async def test_beyond_the_limits_it_is_counted_and_everything_is_still_ended(
     found = await started(path, interrupt_open_turns=True)
     counts = [len(each) for each in (found.open_turns, found.unanswered_calls, found.open_inputs, found.jobs_unknown)]
     assert (counts, found.not_named) == ([3, 3, 3, 3], 8)
+    assert "8 more unfinished turns, calls, inputs and jobs are not named" in caplog.messages
     assert (await started(path)).nothing
 
 
@@ -449,7 +507,12 @@ async def test_beyond_the_limits_it_is_counted_and_everything_is_still_ended(
     [(100, 0, ["first", "last"]), (8, 0, ["first", "last"]), (7, 1, ["first", "last"]), (6, 2, ["last"])],
 )
 async def test_of_a_long_turn_the_newest_events_are_looked_through(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, unread: int, calls: list[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    limit: int,
+    unread: int,
+    calls: list[str],
 ) -> None:
     """A request that is named has no result; one that is too far back is not named, and the number says so."""
     monkeypatch.setattr(unfinished, "MAX_EVENTS_READ", limit)
@@ -460,15 +523,21 @@ async def test_of_a_long_turn_the_newest_events_are_looked_through(
 
     found = await started(await closed(tmp_path, story))
     assert ([each.call_id for each in found.unanswered_calls], found.events_unread) == (calls, unread)
+    said = f"{unread} events of open turns were not looked through for calls"
+    assert (said in caplog.messages) == (unread > 0)
 
 
-async def test_damage_that_is_met_is_named_and_hides_nothing_else(tmp_path: Path) -> None:
+async def test_damage_that_is_met_is_named_and_hides_nothing_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = await closed(tmp_path, a_crash)
     with damaging(path) as connection:
         connection.execute("UPDATE log SET data = replace(data, 'q2?', 'q3?') WHERE data LIKE '%q2?%'")
         connection.execute("UPDATE log SET data = '{' WHERE data LIKE '%\"c1\"%' AND turn_id = 't2' AND type = 18")
     found = await started(path)
     assert [(each.session_id, each.index) for each in found.damaged] == [("paying", 7), ("asking", 2)]
+    said = [message for message in caplog.messages if "is damaged" in message and "eventlog check" in message]
+    assert [message.split(" (")[0] for message in said] == ["event 7 of session paying", "event 2 of session asking"]
     assert len(found.open_turns) == 2
     assert [each.call_id for each in found.unanswered_calls] == ["c1", "c2"], "its result cannot be read"
     assert found.open_inputs == []
@@ -514,6 +583,15 @@ async def test_a_log_at_rest_tells_the_same_as_the_next_start(tmp_path: Path) ->
     for name in (*Recovered.__struct_fields__[:7], "damaged"):
         assert getattr(told, name) == getattr(found, name), name
     assert (told.gaps, len(told.jobs_unknown)) == (1, 1)
+
+
+async def test_what_is_underway_in_another_process_is_not_called_unfinished(tmp_path: Path) -> None:
+    path = await closed(tmp_path, a_crash)
+    with child(OWNER, path) as owner:
+        assert line_of(owner) == "open"
+        async with EventLog(path, read_only=True) as log:
+            with pytest.raises(LogInUse, match=f"process {owner.pid}"):
+                await Inspection(log).recovery()
 
 
 # ------------------------------------------------------------------------------------------------- without a look back

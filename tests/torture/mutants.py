@@ -25,10 +25,17 @@ from tests.log_kit import CHECKOUT
 TIMEOUT_S = 150
 QUICK = [sys.executable, "-m", "tests.torture", "schedules", "cancel", "--count", "60"]
 TESTS: dict[str, list[str]] = {
-    "store/writer": ["writer", "drafting", "errors_of_the_disk", "opening"],
+    "store/writer": ["writer", "drafting", "errors_of_the_disk", "opening", "standing"],
     "store/drafting": ["drafting", "writer", "log"],
-    "store/attempts": ["deliveries", "worker", "delivery_boundaries"],
-    "observe/dispatcher": ["dispatcher", "cursors"],
+    "store/attempts": ["deliveries", "delivery_boundaries", "worker"],
+    "store/deliveries": ["deliveries", "dead_letters", "delivery_boundaries", "worker"],
+    "store/cursors": ["cursors", "dispatcher"],
+    "store/unfinished": ["recovery", "check"],
+    "observe/dispatcher": ["dispatcher", "cursors", "cancelled_dispatch"],
+    "observe/lanes": ["dispatcher", "cursors", "falling_behind"],
+    "observe/inbox": ["dispatcher", "cursors", "falling_behind"],
+    "durable/worker": ["worker", "deliveries", "delivery_boundaries", "plain_handlers", "dead_letters"],
+    "recovery": ["recovery", "cli_recover"],
     "store/events": ["events", "log", "drafting", "history", "check"],
     "store/index": ["index", "check"],
     "store/owner": ["owner", "head_file"],
