@@ -183,6 +183,10 @@ def everything_in(folder: Path) -> dict[str, bytes]:
     return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
 
 
+UNREADABLE = Path("/proc/self/mem")
+"""A file that root too may open, and whose first byte gives an I/O error, as on a disk that fails; on Linux."""
+
+
 def mode_of(path: Path) -> int:
     """The permission bits."""
     return path.stat().st_mode & 0o777

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -125,6 +126,12 @@ def test_arms_get_the_share_of_their_weight_and_one_of_weight_0_gets_nobody() ->
         assert abs(counts[arm] - share) < 200
 
 
+def test_every_session_has_an_arm_however_weights_are_rounded() -> None:
+    """The smallest numbers that there are cannot be divided: shares are lost in rounding, sessions are not."""
+    experiment = define_ab("tone", {"a": 5e-324, "b": 5e-324, "c": 0})
+    assert {experiment.arm_for(f"s_{n}") for n in range(1_000)} == {"a", "b"}
+
+
 def test_experiments_divide_sessions_independently_of_each_other() -> None:
     one, two = define_ab("one", ARMS), define_ab("two", ARMS)
     counts = Counter((one.arm_for(f"s_{n}"), two.arm_for(f"s_{n}")) for n in range(4_000))
@@ -238,6 +245,22 @@ async def test_r135_r137_each_turn_of_a_live_session_is_a_sample(tmp_path: Path)
         assert [(hook.name, hook.events, hook.calls, hook.source) for hook in runtime.hooks] == [
             ("ab:tone", ["turn.completed", "turn.failed"], 3, "code")
         ]
+
+
+async def test_r137_a_coroutine_function_is_awaited_for_each_sample(tmp_path: Path) -> None:
+    samples: list[tuple[str, str]] = []
+
+    async def take(sample: Sample) -> None:
+        await asyncio.sleep(0)
+        samples.append((sample.turn_id, threading.current_thread().name))
+
+    async with trying(tmp_path, define_ab("tone", ARMS, on_sample=take)) as (log, runtime):
+        session = await log.start_session("s1")
+        for turn_id in ("t1", "t2"):
+            await session.append("turn.completed", {}, turn_id=turn_id)
+        await runtime.settled()
+    here = threading.current_thread().name
+    assert samples == [("t1", here), ("t2", here)]
 
 
 async def test_r137_a_fold_of_the_log_equals_the_samples(tmp_path: Path) -> None:
@@ -451,6 +474,8 @@ async def test_two_experiments_of_one_name_are_refused(tmp_path: Path, author: C
         {"arms": {"short": True, "long": 1}},
         {"arms": {"short": float("nan"), "long": 1}},
         {"arms": {"short": float("inf"), "long": 1}},
+        {"arms": {"short": 1e308, "long": 1e308}},
+        {"arms": {"short": 10**400, "long": 1}},
         {"arms": {"": 1, "long": 1}},
         {"arms": {1: 1, "long": 1}},
         {"instructions": {"other": "x"}},

@@ -13,6 +13,7 @@ from eventlog.events import VOCABULARY
 from eventlog.observe import Discovered, discover
 from eventlog.observe.discover import discover_extension
 from eventlog.observe.files import is_of_another
+from tests.log_kit import UNREADABLE
 
 HOOK = "from eventlog.observe import define_hook\nhook = define_hook(events={'*': lambda event, ctx: None})\n"
 EMPTY = "from eventlog.observe import define_hook\nhook = define_hook(events={})\n"
@@ -396,6 +397,15 @@ def test_a_file_in_the_place_of_a_folder_is_a_finding(agent: Agent) -> None:
         ("folder-unreadable", "agent/hooks"),
         ("folder-unreadable", "agent/extensions"),
     ]
+
+
+@pytest.mark.skipif(not UNREADABLE.exists(), reason="needs Linux's /proc")
+def test_a_helper_that_cannot_be_read_is_a_finding_of_the_hook_that_imports_it_alone(agent: Agent) -> None:
+    (agent.write("hooks/audit.py").with_name("_helper.py")).symlink_to(UNREADABLE)
+    assert agent.names() == ["audit"]
+    agent.write("hooks/usage.py", f"from . import _helper\n{HOOK}")
+    assert codes(agent.discover()) == [("hook-import-failed", "agent/hooks/usage.py")]
+    assert "Input/output error" in agent.finding().message
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

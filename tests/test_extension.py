@@ -27,6 +27,7 @@ from eventlog.durable import (
     activate_extension,
     load_manifest,
 )
+from eventlog.durable.loading import load_code
 from eventlog.errors import ActivationError
 from eventlog.testing import ManualClock
 
@@ -502,6 +503,14 @@ async def test_code_that_does_not_import_is_refused(bench: Bench, error: str) ->
     assert own_modules() == []
     bench.write("def activate(context:")
     assert "SyntaxError" in await bench.refuse()
+
+
+async def test_an_interrupted_import_passes_and_leaves_no_module(bench: Bench) -> None:
+    bench.write("from . import other\nraise KeyboardInterrupt")
+    (bench.folder / "other.py").write_text("")
+    with pytest.raises(KeyboardInterrupt):
+        load_code("acme", bench.folder, "main.py")
+    assert own_modules() == []
 
 
 async def test_an_absolute_import_of_a_sibling_is_told_what_to_write(bench: Bench) -> None:

@@ -102,6 +102,7 @@ def gives_the_third(*both: Any) -> None: ...
         gives_the_third,
         lambda *anything: None,
         lambda event, ctx, more=None: None,
+        max,  # does not tell what it takes
     ],
 )
 def test_r67_whatever_can_be_called_with_event_and_context_is_a_handler(handler: Callable[..., Any]) -> None:

@@ -47,6 +47,7 @@ SOUND: Document = {
     ],
 }
 LEAST: Document = {"publisher": "acme", "name": "crm", "version": "0.0.0", "engines": {"api": "1"}}
+from tests.log_kit import UNREADABLE
 
 
 def changed(change: Callable[[Document], object], document: Document = SOUND) -> Document:
@@ -448,6 +449,14 @@ def test_a_missing_manifest_is_a_finding(folder: Path, tmp_path: Path) -> None:
     (folder / "extension.json").mkdir()
     assert faults(validate_manifest(folder)) == [("", "manifest-missing")]
     assert faults(validate_manifest(tmp_path / "nowhere" / "extension.json")) == [("", "manifest-missing")]
+
+
+@pytest.mark.skipif(not UNREADABLE.exists(), reason="needs Linux's /proc")
+def test_a_manifest_that_cannot_be_read_is_a_finding(folder: Path) -> None:
+    (folder / "extension.json").symlink_to(UNREADABLE)
+    (finding,) = validate_manifest(folder)
+    assert faults([finding]) == [("", "manifest-missing")]
+    assert "cannot be read: Input/output error" in finding.message
 
 
 def test_a_manifest_that_is_no_file_is_not_waited_for(folder: Path) -> None:

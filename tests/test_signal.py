@@ -56,6 +56,18 @@ async def test_everybody_who_waits_is_woken_with_the_reason() -> None:
     assert await controller.signal.wait() == "disabled"
 
 
+async def test_a_waiter_that_is_cancelled_with_the_abort_ends_as_cancelled(caplog: pytest.LogCaptureFixture) -> None:
+    """As a handler's own timeout in the turn of the loop in which it is told: no complaint of the loop."""
+    controller = AbortController()
+    waiting = asyncio.create_task(controller.signal.wait())
+    await asyncio.sleep(0)
+    controller.abort("disabled")
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert caplog.records == []
+
+
 async def test_a_cancelled_waiter_leaves_nothing_behind() -> None:
     controller = AbortController()
     waiting = asyncio.create_task(controller.signal.wait())

@@ -17,6 +17,7 @@ from eventlog.clock import SystemClock
 from eventlog.durable import DeliveryPolicy, HookCallContext, Reject, RetryAfter
 from eventlog.durable.call import MAX_TEXT_BYTES
 from eventlog.durable.dead_letters import DeadLetters
+from eventlog.durable.threads import MAX_STUCK, Place, Threads
 from eventlog.durable.worker import STUCK_AFTER_S
 from eventlog.log import EventLog
 from eventlog.store.extensions import Extensions
@@ -456,6 +457,66 @@ async def test_a_plain_function_that_does_not_end_keeps_its_lane_and_its_thread_
         await it.pass_time(6)
         assert calls == ["a", "b", "a"]
         assert await it.live() == []
+
+
+async def test_threads_that_are_given_up_are_replaced_up_to_a_limit(tmp_path: Path) -> None:
+    """At the limit there is one place more; past it there is none, until a function ends after all."""
+    let_go, threads = threading.Event(), Threads(1)
+
+    async def begin() -> tuple[Place, asyncio.Task[None]]:
+        place, began = await threads.take_place(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def block() -> None:
+            loop.call_soon_threadsafe(began.set)
+            let_go.wait(30)
+
+        async def run() -> None:
+            async with place:
+                await place.run(block)
+
+        task = asyncio.create_task(run())
+        await began.wait()
+        return place, task
+
+    calls: list[asyncio.Task[None]] = []
+    for _ in range(MAX_STUCK):
+        place, call = await begin()
+        place.replace()
+        calls.append(call)
+    place, call = await begin()
+    place.replace()
+    waiting = asyncio.create_task(threads.take_place())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    let_go.set()
+    await asyncio.gather(call, *calls)
+    async with await waiting as place:
+        assert await place.run(lambda: "there is room again") == "there is room again"
+
+
+async def test_a_plain_function_whose_caller_was_cancelled_ends_in_silence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As when a server cancels every task it finds: nobody waits any more for what the thread has to tell."""
+    let_go, threads, ended = threading.Event(), Threads(1), asyncio.Event()
+    loop, began = asyncio.get_running_loop(), asyncio.Event()
+
+    def block() -> None:
+        loop.call_soon_threadsafe(began.set)
+        let_go.wait(30)
+        loop.call_soon_threadsafe(loop.call_soon, ended.set)  # behind what the thread tells next
+
+    async with await threads.take_place() as place:
+        call = asyncio.create_task(place.run(block))
+        await began.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+    let_go.set()
+    await ended.wait()
+    assert caplog.records == []
 
 
 # ------------------------------------------------------------------------------------------------- what is delivered

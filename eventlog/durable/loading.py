@@ -73,8 +73,7 @@ def _new_package(extension: str, folder: Path) -> str:
 
 def _run(name: str, file: Path) -> ModuleType:
     spec = spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{file} is not a Python file")
+    assert spec is not None and spec.loader is not None  # there is a loader for .py
     module = module_from_spec(spec)
     sys.modules[name] = module
     importlib.invalidate_caches()

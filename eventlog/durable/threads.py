@@ -53,9 +53,8 @@ class Place:
         self._threads._release(self._is_replaced)
 
     def replace(self) -> None:
-        """Let somebody else have a place, because this function does not end; no longer done past `MAX_STUCK`."""
-        if not self._is_replaced:
-            self._is_replaced = self._threads._replace()
+        """Let somebody else have a place, once, because this function does not end; not done past `MAX_STUCK`."""
+        self._is_replaced = self._threads._replace()
 
     async def run(self, function: Callable[..., Any], *args: object) -> Any:
         """Call the function on a thread of its own, in a context of its own; returns or raises what it does."""

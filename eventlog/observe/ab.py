@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 from hashlib import blake2b
 from types import MappingProxyType
@@ -108,8 +108,15 @@ def _check_arms(arms: Any) -> None:
             raise InvalidName(ARM, arm, f"use 1 to {MAX_ID_CHARACTERS} printable characters")
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
             raise InvalidName(ARM, arm, f"its weight must be a finite number from 0 on, not {weight!r}")
-    if not any(arms.values()):
-        raise InvalidName(ARMS, dict(arms), "one of them needs a weight over 0")
+    if not 0 < _total(arms.values()) < math.inf:
+        raise InvalidName(ARMS, dict(arms), "their weights together must be a finite number over 0")
+
+
+def _total(weights: Iterable[float]) -> float:
+    try:
+        return math.fsum(weights)
+    except OverflowError:  # each is a number that can be used, all of them together are not
+        return math.inf
 
 
 def _check_instructions(instructions: Any, arms: Mapping[str, float]) -> None:
