@@ -388,7 +388,10 @@ async def test_a_handler_that_ignores_its_end_keeps_its_lane_and_its_place_and_i
         await handler.started.wait()
         it.clock.advance(30)
         await it.worker.run_once()
-        it.clock.advance(STUCK_AFTER_S)
+        it.clock.advance(STUCK_AFTER_S - 0.001)
+        await it.worker.run_once()
+        assert it.worker.stuck == 0
+        it.clock.advance(0.001)
         await it.worker.idle()
         assert (it.worker.stuck, it.worker.running) == (1, 1)
         assert 'extension "acme" has a handler that does not end' in caplog.text
@@ -399,6 +402,66 @@ async def test_a_handler_that_ignores_its_end_keeps_its_lane_and_its_place_and_i
         await it.worker.idle()
         assert [each.conversation_id for each in handler.events] == ["a", "b", "a"]
         assert (it.worker.stuck, await it.live()) == (0, [])
+
+
+async def test_a_handler_that_ends_when_it_is_cut_short_is_not_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with bench(tmp_path) as it:
+        await it.install(handler=(handler := Recorder(hang)))
+        await it.turn("a", "t1")
+        await handler.started.wait()
+        await it.pass_time(30)
+        await it.pass_time(STUCK_AFTER_S)
+        assert (it.worker.stuck, it.worker.running) == (0, 0)
+    assert "does not end" not in caplog.text
+
+
+async def test_a_handler_that_ignored_its_withdrawal_is_reported_and_fails_no_second_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its delivery was handed back: the end of its time changes nothing of that."""
+    let_go = threading.Event()
+
+    def ignore(event: Any, context: HookCallContext) -> None:
+        let_go.wait(30)
+
+    async with bench(tmp_path) as it:
+        installed = await it.install(handler=ignore)
+        await it.turn("a", "t1")
+        await until(lambda: it.worker.running == 1 and bool(it.worker._time_limits))
+        await it.worker.withdraw(installed.key, "disabled", grace_s=0)
+        await it.worker.run_once()
+        it.clock.advance(30)
+        await it.worker.run_once()
+        it.clock.advance(STUCK_AFTER_S)
+        await until(lambda: it.worker.stuck == 1)
+        await it.worker.idle()
+        assert [(each.state, each.last_error) for each in await it.live()] == [("pending", None)]
+        let_go.set()
+        await until(lambda: it.worker.running == 0)
+    assert f'extension "{installed.key}" has a handler that does not end' in caplog.text
+
+
+async def test_a_plain_function_has_its_time_although_nothing_else_wakes_the_worker(tmp_path: Path) -> None:
+    """It begins when it has a thread, while the worker waits for something later."""
+    let_go, signals = threading.Event(), list[Any]()
+
+    def wait(event: Any, context: HookCallContext) -> None:
+        signals.append(context.signal)
+        let_go.wait(30)
+
+    async with bench(tmp_path) as it:
+        it.clock.advance(1_000)
+        await it.worker.idle()
+        await it.install(handler=wait)
+        await it.turn("a", "t1")
+        await until(lambda: bool(signals))
+        it.clock.advance(30)
+        await until(lambda: signals[0].reason == "timeout")
+        let_go.set()
+        await it.worker.idle()
+        assert [each.attempts for each in await it.live()] == [1]
 
 
 async def test_a_stuck_call_after_a_crash_keeps_its_lane_and_not_the_whole_extension(tmp_path: Path) -> None:
@@ -711,6 +774,79 @@ async def test_a_handler_that_returns_while_the_worker_stops_has_done_its_work(t
         assert await it.live() == []
 
 
+@pytest.mark.parametrize("stops", [True, False], ids=["stop", "withdraw"])
+async def test_a_handler_has_its_grace_before_it_is_cancelled(tmp_path: Path, stops: bool) -> None:
+    """At a stop and when an extension is withdrawn: what it does within its grace is its own end."""
+
+    async def tidy_up(event: Any, context: HookCallContext) -> None:
+        await context.signal.wait()
+        for _ in range(100):
+            await asyncio.sleep(0)
+
+    async with bench(tmp_path) as it:
+        installed = await it.install(handler=(handler := Recorder(tidy_up)))
+        await it.turn("a", "t1")
+        await handler.started.wait()
+        await (it.worker.stop(30) if stops else it.worker.withdraw(installed.key, "reinstalled", 30))
+        await it.worker.idle()
+        assert await it.live() == []
+
+
+async def test_an_attempt_of_what_was_withdrawn_meanwhile_is_given_back(tmp_path: Path) -> None:
+    """While the attempt was being committed its extension went: it is not called, and nothing is lost or counted."""
+    committing = threading.Event()
+    async with bench(tmp_path) as it:
+        installed = await it.install(handler=(before := Recorder()))
+        await it.extensions.pause("acme")
+        event = await it.turn("a", "t1")
+        await it.worker.idle()
+        await it.extensions.resume("acme")
+        busy = asyncio.ensure_future(it.log.store.write(lambda _connection: committing.wait(20)))
+        await asyncio.sleep(0)
+        it.worker.wake()
+        await until(it.worker._one_turn.locked)
+        await it.worker.withdraw(installed.key, "reinstalled")
+        committing.set()
+        await busy
+        await it.worker.idle()
+        assert [(each.state, each.last_error) for each in await it.live()] == [("pending", None)]
+        it.worker.serve(installed.key, "acme", {TURN: (after := Recorder(always=ValueError("no")))})
+        await it.worker.idle()
+        await fail_to_the_end(it)
+        assert [each.reason for each in it.letters] == ["exhausted"]
+    assert before.events == []
+    assert [each.event_id for each in after.events] == [event.id] * 6
+
+
+def test_a_handler_that_is_interrupted_is_cut_short_and_called_again_by_the_next_owner(tmp_path: Path) -> None:
+    """Ctrl-C in a handler is for the process: no ACK and no failure of the handler."""
+    calls: list[str] = []
+
+    def interrupted(event: Any, context: HookCallContext) -> None:
+        calls.append("interrupted")
+        raise KeyboardInterrupt
+
+    async def on_the_loop(event: Any, context: HookCallContext) -> None:
+        interrupted(event, context)
+
+    async def serve() -> None:
+        async with bench(tmp_path) as it:
+            await it.install(handler=on_the_loop)
+            await it.turn("a", "t1")
+            await asyncio.Event().wait()
+
+    async def serve_again() -> None:
+        async with bench(tmp_path) as it:
+            await it.install(handler=(handler := Recorder()))
+            await it.worker.idle()
+            assert (handler.turns, await it.live(), it.letters) == (["t1"], [], [])
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(serve())
+    asyncio.run(serve_again())
+    assert calls == ["interrupted"]
+
+
 async def test_what_an_orderly_stop_cut_short_is_due_at_once_and_does_not_count(tmp_path: Path) -> None:
     async def raise_at_the_signal(event: Any, context: HookCallContext) -> None:
         await context.signal.wait()
@@ -810,7 +946,8 @@ async def test_h8_one_bad_entry_stops_no_other_at_a_restart(tmp_path: Path) -> N
         await damage(it.log, second.position)
         handler = Recorder()
         await it.install(handler=handler)
-        await it.worker.start()
+        taken_up = await it.worker.start()
+        assert (taken_up.resumed, [each.session_id for each in taken_up.letters]) == (0, ["fourth"])
         await it.worker.idle()
         assert [each.event_id for each in handler.events] == [first.id, fifth.id]
         assert {(each.session_id, each.reason) for each in it.letters} == {

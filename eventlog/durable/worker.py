@@ -76,7 +76,7 @@ class Worker:
         self._reports: dict[Call, float] = {}  # when a call that was cut short is reported, in order too
         self._one_turn = asyncio.Lock()
         self._has_orphans = False  # the file may hold attempts of ours that have no call
-        self._next_at_us: int | None = None
+        self._next_at_us = 0
         self._woken = asyncio.Event()
         self._quiet = asyncio.Event()
         self._loop_task: asyncio.Task[None] | None = None
@@ -219,21 +219,17 @@ class Worker:
         return [call.attempt.request_id for call in self._calls if not call.is_settled]
 
     async def _until_woken(self) -> None:
-        seconds = self._seconds_to_wait()
-        alarm = None if seconds is None else asyncio.create_task(self._ring_in(seconds))
+        alarm = asyncio.create_task(self._ring_in(self._seconds_to_wait()))
         try:
             await self._woken.wait()
         finally:
-            if alarm is not None:
-                alarm.cancel()
+            alarm.cancel()
 
-    def _seconds_to_wait(self) -> float | None:
-        waits = []
-        if self._next_at_us is not None:
-            waits.append((self._next_at_us - self._clock.now_us()) / 1_000_000)
+    def _seconds_to_wait(self) -> float:
+        waits = [(self._next_at_us - self._clock.now_us()) / 1_000_000]
         for deadlines in (self._time_limits, self._reports):
             waits += [at_s - self._clock.monotonic_s() for at_s in islice(deadlines.values(), 1)]
-        return max(0.0, min(waits)) if waits else None
+        return max(0.0, min(waits))
 
     async def _ring_in(self, seconds: float) -> None:
         await self._clock.sleep(seconds)

@@ -48,7 +48,7 @@ class Turn(msgspec.Struct):
     letters: list[DeadLetter]
     at_ease: list[int]  # extensions that need no care any more
     gaps: list["DeliveryGap"]  # new ones
-    next_at_us: int | None
+    next_at_us: int
 
 
 class TakenUp(msgspec.Struct, frozen=True):
@@ -161,7 +161,7 @@ class Deliveries:
             letters=letters_of(connection, buried),
             at_ease=at_ease,
             gaps=self._new_gaps(connection),
-            next_at_us=min((at for at in (due_at_us, expires_at_us, purge_at_us) if at is not None), default=None),
+            next_at_us=min(at for at in (due_at_us, expires_at_us, purge_at_us) if at is not None),
         )
 
     def _owner_of(self, connection: sqlite3.Connection) -> str:
