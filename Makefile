@@ -14,7 +14,7 @@ export PYRIGHT_PYTHON_GLOBAL_NODE = 0
 started := $(shell date +%s)
 timed    = { $(1); }; status=$$?; echo "make $@ took $$(( $$(date +%s) - $(started) )) s"; exit $$status
 
-.PHONY: help demo test test-all check lint types format docs bench torture clean
+.PHONY: help demo test faults test-all check lint types format docs bench torture clean
 
 help: ## explain the targets
 	@echo 'usage: make TARGET [VARIABLE=VALUE ...]'
@@ -22,14 +22,18 @@ help: ## explain the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo '  DATA=FILE    demo: play this JSONL file of sessions instead of the bundled one'
-	@echo '  ARGS=...     test, test-all, bench, torture: more arguments, for example ARGS="-k append"'
+	@echo '  ARGS=...     test, faults, test-all, bench, torture: more arguments, for example ARGS="-k append"'
 	@echo '  PYTHON=PATH  make new environments with this Python (default: the newest on PATH, from 3.11)'
 
 demo: $(VENV)/installed ## play a session through the log, kill it, restart it, show that nothing was lost
 	@$(call timed,$(python) -m examples.demo $(if $(DATA),--data '$(DATA)'))
 
-test: $(VENV)/installed-test ## run the tests
+test: $(VENV)/installed-test ## run the tests, with a taste of each fault
 	@$(call timed,$(python) -m pytest -n auto --dist worksteal $(ARGS))
+
+faults: $(VENV)/installed-test ## try kills, power cuts, failing disks, cancellation, orders: as often as a change must stand
+	@$(call timed,$(python) -m pytest -n auto --dist worksteal -m faults --counts ci --timeout 500 -rfEsP \
+	    --show-capture=stdout $(ARGS))
 
 test-all: ## run the tests on every CPython from 3.11 on that is found, each in its own environment
 	@found=$$(.ci/pythons all) || exit 1; \
@@ -43,7 +47,7 @@ test-all: ## run the tests on every CPython from 3.11 on that is found, each in 
 	    $(call timed,if [ -n "$$failed" ]; then echo "failed on Python$$failed"; false; fi); \
 	}
 
-check: lint types test ## everything that must hold: lint, format, types, tests
+check: lint types test faults ## everything that must hold: lint, format, types, tests, faults
 	@$(call timed,true)
 
 lint: $(VENV)/installed-dev ## look for what ruff finds, formatting included

@@ -8,10 +8,22 @@ import pytest
 from hypothesis import settings
 
 from eventlog import vocabulary
+from tests.torture.counts import COUNTS, Counts
 
 # No deadline: how long one example takes says more about the machine than about the code.
 settings.register_profile("eventlog", deadline=None, print_blob=True)
 settings.load_profile("eventlog")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`make faults` asks for more than a taste."""
+    parser.addoption("--counts", choices=[*COUNTS], default="quick", help="how often tests of faults try each fault")
+
+
+@pytest.fixture(scope="session")
+def counts(pytestconfig: pytest.Config) -> Counts:
+    """How often each fault is tried in this run."""
+    return COUNTS[str(pytestconfig.getoption("--counts"))]
 
 
 @pytest.fixture(autouse=True)

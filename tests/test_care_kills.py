@@ -16,10 +16,11 @@ from tests.care_victim import care
 from tests.log_kit import all_of, everything_in, fill, whole
 from tests.test_backup import lines_of
 from tests.test_prune import append_all, ended, turn
+from tests.torture.counts import QUICK, Counts
 from tests.victims import ended as victim_ended
 from tests.victims import start
 
-KILLS = 10
+SEED = 7
 SECRET = "to-be-forgotten"
 
 
@@ -54,16 +55,16 @@ async def killed_within(what: str, path: Path, after_s: float) -> tuple[bool, fl
     return done, took_s
 
 
-@pytest.mark.timeout(170)
+@pytest.mark.faults
 @pytest.mark.parametrize("what", ["prune", "forget", "backup", "vacuum", "full vacuum"])
 async def test_after_a_kill_at_any_moment_the_log_is_whole_and_the_same_again_ends_the_work(
-    tmp_path: Path, what: str
+    tmp_path: Path, counts: Counts, what: str
 ) -> None:
     original = await grown(tmp_path / "original" / "agent.db")
     lines = await lines_of(original)
     killed = unfinished = 0
-    longest_s, random = 0.0, Random(7)
-    for number in range(4 * KILLS):
+    longest_s, random = 0.0, Random(SEED)
+    for number in range(1 + 4 * counts.care_kills):
         folder = tmp_path / str(number)
         folder.mkdir()
         path = folder / "agent.db"
@@ -78,10 +79,11 @@ async def test_after_a_kill_at_any_moment_the_log_is_whole_and_the_same_again_en
             unfinished += await is_unfinished(what, path)
         await finish(what, path, lines)
         shutil.rmtree(folder)
-        if killed >= KILLS:
+        if killed >= counts.care_kills:
             break
-    assert killed >= KILLS
-    assert unfinished >= 1, "some kill fell into the midst of it"
+    assert killed >= counts.care_kills
+    print(f"\n{killed} kills in {what}, {unfinished} left something to do, seed {SEED}: all held")
+    assert unfinished >= 1 or counts == QUICK, "some kill fell into the midst of it"
 
 
 async def is_unfinished(what: str, path: Path) -> bool:

@@ -27,9 +27,10 @@ from eventlog.store.extensions import Extensions
 from eventlog.testing import ManualClock
 from tests.delivery_model import CAPABILITY_OF, EXTENSIONS, POLICY, PROJECT_OF, TYPE_OF, US, Key, Model, Standing
 from tests.extension_kit import JOB, TURN, end_all_other_tasks, installation
+from tests.torture.counts import Counts
 
 SEED = int(os.environ.get("EVENTLOG_SEED", "20261130"))
-RUNS, STEPS = int(os.environ.get("EVENTLOG_RUNS", "80")), 50
+STEPS = 50
 LIMITS = Limits(POLICY.attempts, POLICY.retention_s, POLICY.keep_dead_s, POLICY.capacity)
 
 ENDS: dict[str, Exception | None] = {
@@ -384,19 +385,19 @@ class Queues(RuleBasedStateMachine):
         assert expected is None or (alarm is not None and alarm <= max(0.0, expected) + 1e-6)
 
 
-@pytest.mark.timeout(120)
-def test_r29_r48_the_queue_does_what_a_plain_model_does() -> None:
+@pytest.mark.faults
+def test_r29_r48_the_queue_does_what_a_plain_model_does(counts: Counts) -> None:
     """R29 to R38, R43 to R48, H4, H7: thousands of steps in random order."""
-    print(f"seed {SEED}")
+    print(f"\n{counts.queue_machines} machines, seed {SEED}")
     Queues.steps.clear()
     run_state_machine_as_test(
         seed(SEED)(Queues),
         settings=settings(
-            max_examples=RUNS,
+            max_examples=counts.queue_machines,
             stateful_step_count=STEPS,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
             database=None,
         ),
     )
     print(f"{Queues.steps.total():,} steps: {', '.join(f'{n} {what}' for what, n in Queues.steps.most_common())}")
-    assert Queues.steps.total() > 1_000
+    assert Queues.steps.total() > 12 * counts.queue_machines

@@ -21,8 +21,8 @@ from eventlog.store.hook_lists import GapRow, hook_gaps
 from tests import victims
 from tests.hook_victim import HOOKS, LISTENERS, serve
 from tests.notes import read_notes
+from tests.torture.counts import Counts
 
-KILLS = int(os.environ.get("EVENTLOG_KILLS", "200"))
 SEED = int(os.environ.get("EVENTLOG_SEED", "20261130"))
 SERVERS = 4
 """Each is killed its share of the times, in a test of its own."""
@@ -191,21 +191,26 @@ async def live_and_stop(folder: Path, seed: int) -> list[GapRow]:
         return await hook_gaps(log.store, limit=100_000)
 
 
+async def kill_often(folder: Path, seed: int, kills: int) -> Verdict:
+    """Kill a server so often, and let it end twice in order at last."""
+    random = Random(seed)
+    for _ in range(kills):
+        await live_and_die(folder, random)
+    gaps = await live_and_stop(folder, seed)
+    assert await live_and_stop(folder, seed + SERVERS) == gaps, "an orderly stop left a gap"
+    return await verdict(folder)
+
+
+@pytest.mark.faults
 @pytest.mark.parametrize("number", range(SERVERS))
 async def test_r126_r127_r128_kills_show_nothing_twice_and_lose_nothing_without_a_gap(
-    tmp_path: Path, number: int
+    tmp_path: Path, counts: Counts, number: int
 ) -> None:
     """Six hooks, two of them "resume", and a channel: over all lives of a server each (hook, session, index) is called
     at most once, or is in one gap, or both; what is in neither was lost silently, and nothing is.
     """
-    seed, kills = SEED + number, KILLS // SERVERS
-    random = Random(seed)
-    for _ in range(kills):
-        await live_and_die(tmp_path, random)
-    gaps = await live_and_stop(tmp_path, seed)
-    assert await live_and_stop(tmp_path, seed + SERVERS) == gaps, "an orderly stop left a gap"
-
-    found = await verdict(tmp_path)
+    seed, kills = SEED + number, counts.hook_kills // SERVERS
+    found = await kill_often(tmp_path, seed, kills)
     print(f"\n{kills} kills, seed {seed}")
     for phase in PHASES:
         print(f"  {found.phases[phase]:>4} fell {phase}")

@@ -22,9 +22,10 @@ from eventlog.projections import BUILT_IN, Projector, rebuild
 from eventlog.store import projections
 from tests.folding_kit import as_sums, plain_sums, tables, turn
 from tests.log_kit import all_of, crash_copy
+from tests.torture.counts import Counts
 
 SEED = int(os.environ.get("EVENTLOG_SEED", "20261130"))
-RUNS, STEPS = 20, 30
+STEPS = 30
 SESSIONS = ("a", "b")
 
 
@@ -193,13 +194,14 @@ class Folding(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
 
 
-@pytest.mark.timeout(300)
-def test_r97_states_are_exactly_once_through_appends_rebuilds_versions_and_crashes() -> None:
+@pytest.mark.faults
+def test_r97_states_are_exactly_once_through_appends_rebuilds_versions_and_crashes(counts: Counts) -> None:
     """R97: states come from the log alone, and hold each event of it up to their cursor, once."""
+    print(f"\n{counts.projection_machines} machines of {STEPS} steps, seed {SEED}")
     run_state_machine_as_test(
         seed(SEED)(Folding),
         settings=settings(
-            max_examples=RUNS,
+            max_examples=counts.projection_machines,
             stateful_step_count=STEPS,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],

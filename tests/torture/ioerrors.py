@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from eventlog import EventLog, EventLogError, NewEvent
 from eventlog.errors import LogClosed, StorageFull
 from eventlog.store import writer
+from tests.torture.drawing import drawn
 from tests.torture.forker import Ended, Forker, say
 from tests.torture.tally import Tally
 
@@ -86,7 +87,7 @@ async def _said(what: str, work: Callable[[], Awaitable[Any]]) -> bool:
 
 
 async def fail_everywhere(forker: Forker, tally: Tally, work: Path, count: int | None) -> None:
-    """Each call by number, once and for ever, with each error; or `count` of these, drawn by the seed."""
+    """Each call by number, once and for ever, with each error; or `count` that do fail, drawn by the seed."""
     if count is None:
         for call, error, how in product(REACHED, ERRORS, HOW):
             number, unreached = 0, 0
@@ -95,11 +96,12 @@ async def fail_everywhere(forker: Forker, tally: Tally, work: Path, count: int |
                 is_reached = await fail_once(forker, tally, work, call, error, how, number)
                 unreached = 0 if is_reached else unreached + 1
         return
-    random = Random(tally.seed)
-    for call, reached in REACHED.items():  # the calls that are few as often as those that are many
-        points = [*product([call], ERRORS, HOW, range(1, 1 + reached))]
-        for point in random.sample(points, min(len(points), -(-count // len(REACHED)))):
-            await fail_once(forker, tally, work, *point)
+    failed = 0
+    kinds = [[*product([call], ERRORS, HOW, range(1, 1 + reached))] for call, reached in REACHED.items()]
+    for point in drawn(Random(tally.seed), kinds):
+        failed += await fail_once(forker, tally, work, *point)
+        if failed == count:
+            return
 
 
 async def fail_once(forker: Forker, tally: Tally, work: Path, call: str, error: str, how: str, number: int) -> bool:

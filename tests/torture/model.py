@@ -9,15 +9,14 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, ClassVar
 
-from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from eventlog.errors import IndexConflict, KeyConflict, SessionExists, SessionNotFound
-from eventlog.events import NewEvent
+from eventlog.errors import CursorExpired, IndexConflict, KeyConflict, SessionExists, SessionNotFound
+from eventlog.events import Event, NewEvent
 from eventlog.host.kv import Kv
 from eventlog.log import EventLog
-from tests.log_kit import crash_copy
+from tests.log_kit import all_of, crash_copy
 from tests.torture.tally import Tally
 
 NAMES = st.sampled_from(["a", "b", "c"])
@@ -25,11 +24,13 @@ DATA = st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=20)
 KEYS = st.sampled_from(["k0", "k1", "k2"])
 TYPES = st.sampled_from(["own.one", "own.two", "own.three"])
 
+FORGOTTEN = object()
+
 Entry = tuple[str, int, str, Any]  # session, index, type, data
 
 
 class LogMachine(RuleBasedStateMachine):
-    """The model is a list of events in the order of their positions, a map of keys, and a map of kv values."""
+    """The model is the events by their positions, a map of keys, and a map of kv values."""
 
     work: ClassVar[Path]
     tally: ClassVar[Tally]
@@ -40,7 +41,10 @@ class LogMachine(RuleBasedStateMachine):
         self.folder = Path(mkdtemp(dir=self.work))
         self.log = EventLog(self.folder / "log" / "agent.db", slice_rows=7)
         self.lives = 0
-        self.events: list[Entry] = []
+        self.events: dict[int, Entry] = {}
+        self.head = 0
+        self.floor = 0
+        """Somewhere before this position events were pruned."""
         self.keys: dict[tuple[str, str], Entry] = {}
         self.values: dict[str, Any] = {}
         self.run(self.log.open)
@@ -53,12 +57,18 @@ class LogMachine(RuleBasedStateMachine):
         self.tally.seen[what] += 1
 
     def of(self, name: str) -> list[Entry]:
-        return [entry for entry in self.events if entry[0] == name]
+        return [entry for entry in self.events.values() if entry[0] == name]
 
     def note(self, name: str, type_: str, data: Any) -> Entry:
         entry = (name, len(self.of(name)), type_, data)
-        self.events.append(entry)
+        self.head += 1
+        self.events[self.head] = entry
         return entry
+
+    def note_event(self, event: Event[Any]) -> None:
+        """What was appended has the place that is next."""
+        name, index, type_, data = entry_of(event)
+        assert self.note(name, type_, data)[1] == index
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -81,7 +91,7 @@ class LogMachine(RuleBasedStateMachine):
             return
         event = self.run(self.log.append, name, type_, data)
         assert (event.session_id, event.index, event.type) == self.note(name, type_, data)[:3]
-        assert event.position == len(self.events)
+        assert event.position == self.head
 
     @rule(name=NAMES, batch=st.lists(st.tuples(TYPES, DATA), max_size=5), wrong=st.booleans())
     def append_many(self, name: str, batch: list[tuple[str, Any]], wrong: bool) -> None:
@@ -177,35 +187,42 @@ class LogMachine(RuleBasedStateMachine):
     @rule(after=st.integers(-2, 30), before=st.integers(-2, 40), limit=st.integers(0, 20), reverse=st.booleans())
     def read_a_part(self, after: int, before: int, limit: int, reverse: bool) -> None:
         self.step("read a part")
-        bounds = {"after": after, "before": before, "limit": limit, "reverse": reverse}
-        expected = [n for n in range(1, 1 + len(self.events)) if after < n < before]
-        found = self.run(_all, self.log.read, types=None, **bounds)
-        assert [event.position for event in found] == (expected[::-1] if reverse else expected)[:limit]
+        bounds: dict[str, Any] = {"after": after, "before": before, "limit": limit, "reverse": reverse}
+        if after < self.floor - 1 and limit:
+            self.refuses(CursorExpired, all_of, self.log.read(**bounds))
+        else:
+            expected = [position for position in self.events if after < position < before]
+            found = self.run(all_of, self.log.read(**bounds))
+            assert [event.position for event in found] == (expected[::-1] if reverse else expected)[:limit]
         if self.of("a"):
             session = self.run(self.log.session, "a")
             expected = [index for index in range(len(self.of("a"))) if after < index < before]
-            found = self.run(_all, session.read, **bounds)
+            found = self.run(all_of, session.read(**bounds))
             assert [event.index for event in found] == (expected[::-1] if reverse else expected)[:limit]
 
     @rule(types=st.lists(TYPES, max_size=2))
     def read_types(self, types: list[str]) -> None:
         self.step("read types")
-        found = self.run(_all, self.log.read, types=types)
-        assert [(e.session_id, e.index) for e in found] == [e[:2] for e in self.events if e[2] in types]
+        found = self.run(all_of, self.log.read(types=types))
+        assert [(e.session_id, e.index) for e in found] == [e[:2] for e in self.events.values() if e[2] in types]
 
     @invariant()
     def equal(self) -> None:
         """The whole log, each session, and each value."""
         self.tally.tried["steps"] += 1
-        found = self.run(_all, self.log.read)
-        assert [_entry(event) for event in found] == self.events
+        self.equals(self.log)
         for name in ("a", "b", "c"):
             if self.of(name):
                 session = self.run(self.log.session, name)
                 assert session.next_index == len(self.of(name))
-                assert [_entry(event) for event in self.run(_all, session.read)] == self.of(name)
+                assert [entry_of(event) for event in self.run(all_of, session.read())] == self.of(name)
         kv = Kv(self.log.store, "agent")
         assert {key: self.run(kv.get, key) for key in self.run(kv.list)} == self.values
+
+    def equals(self, log: EventLog) -> None:
+        """This log of ours, or a copy of it, has these events and no others."""
+        found = {event.position: entry_of(event) for event in self.run(all_of, log.read())}
+        assert found == self.events
 
     def refuses(self, error: type[Exception], work: Any, *arguments: Any, **named: Any) -> None:
         try:
@@ -220,32 +237,9 @@ class LogMachine(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
 
 
-async def _all(read: Any, **named: Any) -> list[Any]:
-    return [event async for event in read(**named)]
-
-
-def _entry(event: Any) -> Entry:
+def entry_of(event: Event[Any]) -> Entry:
+    """An event as the model has it."""
+    if event.is_forgotten:
+        return event.session_id, event.index, event.type, FORGOTTEN
     data = None if event.type == "session.started" else event.data
     return event.session_id, event.index, event.type, data
-
-
-def explore(tally: Tally, work: Path, machines: int, steps: int = 40) -> None:
-    """So many machines of so many steps each; what fails is made smaller, and told with the steps to it."""
-    LogMachine.work, LogMachine.tally = work, tally
-
-    @seed(tally.seed)
-    class Seeded(LogMachine):
-        pass
-
-    chosen = settings(
-        max_examples=machines,
-        stateful_step_count=steps,
-        deadline=None,
-        database=None,
-        print_blob=False,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
-    )
-    try:
-        run_state_machine_as_test(Seeded, settings=chosen)
-    except Exception as error:
-        tally.breach(f"{type(error).__name__}: {error} {getattr(error, '__notes__', '')}")

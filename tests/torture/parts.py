@@ -7,11 +7,22 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 from eventlog.store.store import Durability
-from tests import test_delivery_kills
-from tests.torture import cancelling, caring, endurance, fulldisk, ioerrors, model, powercut, removing, schedules
+from tests import test_delivery_kills, test_hook_kills
+from tests.torture import (
+    cancelling,
+    caring,
+    endurance,
+    face,
+    fulldisk,
+    ioerrors,
+    killpoints,
+    powercut,
+    removing,
+    schedules,
+)
+from tests.torture.counts import CI, LONG
 from tests.torture.forker import forker
 from tests.torture.tally import Tally
 
@@ -25,7 +36,7 @@ class Part:
     injects: bool = False
 
 
-async def power_cut(tally: Tally, work: Path, count: int | None, appends: int = 120) -> None:
+async def power_cut(tally: Tally, work: Path, count: int | None, appends: int = LONG.power_cut_appends) -> None:
     """Three of five at FULL, where more is promised."""
     durabilities: tuple[tuple[Durability, float], ...] = (("full", 0.6), ("process", 0.4))
     for durability, share in durabilities:
@@ -34,25 +45,42 @@ async def power_cut(tally: Tally, work: Path, count: int | None, appends: int = 
         await powercut.cut(recording, tally, work / "left", number)
 
 
-async def kill_points(tally: Tally, work: Path, count: int | None, appends: int = 120) -> None:
+async def kill_points(tally: Tally, work: Path, count: int | None, appends: int = LONG.kill_points_appends) -> None:
     """A kill at each write, sync, cut and unlink: so many appends, with deliveries, absorbing, checkpoints, closes."""
     recording = await powercut.recorded(work / "recorded", "full", appends)
     await powercut.cut(recording, tally, work / "left", count, fates=("kept",))
 
 
+async def injected_kills(tally: Tally, work: Path, count: int | None, appends: int = CI.kill_points_appends) -> None:
+    """The same by strace, in a process of its own each time."""
+    with forker("tests.torture.killpoints") as forks:
+        await killpoints.kill_everywhere(forks, tally, work, count, appends)
+
+
 async def random_kills(tally: Tally, work: Path, count: int | None) -> None:
     """A server with hooks and extensions is killed at random moments, again and again, and judged at the end."""
-    lanes = min(test_delivery_kills.LANES, count or 1)
-    with patch.object(test_delivery_kills, "KILLS", count):
-        folders = [work / f"server{number}" for number in range(lanes)]
-        runs = [test_delivery_kills.kill_often(folder, tally.seed + n) for n, folder in enumerate(folders)]
-        for run in await asyncio.gather(*runs, return_exceptions=True):
-            if isinstance(run, BaseException):
-                tally.breach(f"{type(run).__name__}: {run}")
-            else:
-                tally.tried["kills"] += (count or 0) // lanes
-                tally.seen.update({f"fell {phase}": number for phase, number in run.phases.items()})
-                tally.seen["deliveries"] += run.calls
+    lanes, kills = test_delivery_kills.LANES, count or LONG.kills
+    folders = [work / f"server{number}" for number in range(lanes)]
+    runs = [test_delivery_kills.kill_often(each, tally.seed + n, kills // lanes) for n, each in enumerate(folders)]
+    for run in await asyncio.gather(*runs, return_exceptions=True):
+        if isinstance(run, BaseException):
+            tally.breach(f"{type(run).__name__}: {run}")
+        else:
+            tally.tried["kills"] += kills // lanes
+            tally.seen.update({f"fell {phase}": number for phase, number in run.phases.items()})
+            tally.seen["deliveries"] += run.calls
+
+
+async def hook_kills(tally: Tally, work: Path, count: int | None) -> None:
+    """A server with six hooks and a channel, likewise."""
+    try:
+        run = await test_hook_kills.kill_often(work, tally.seed, count or LONG.hook_kills)
+    except AssertionError as error:
+        tally.breach(str(error))
+    else:
+        tally.tried["kills"] += count or LONG.hook_kills
+        tally.seen.update({f"fell {phase}": number for phase, number in run.phases.items()})
+        tally.seen["calls"] += run.calls
 
 
 async def io_errors(tally: Tally, work: Path, count: int | None) -> None:
@@ -73,20 +101,28 @@ async def threads(tally: Tally, work: Path, count: int | None) -> None:
 
 async def machines(tally: Tally, work: Path, count: int | None) -> None:
     """Machines of forty steps; each has a loop of its own."""
-    await asyncio.to_thread(model.explore, tally, work, count or 0)
+    await asyncio.to_thread(face.explore, tally, work, count or 0)
+
+
+async def endure(tally: Tally, work: Path, count: int | None) -> None:
+    """So many events, and as many sessions as that is of the whole."""
+    events = count or LONG.events
+    await endurance.endure(tally, work, events, max(1, LONG.sessions * events // LONG.events), LONG.tails)
 
 
 PARTS: dict[str, Part] = {
-    "kills": Part(random_kills, 10_000),
-    "power-cut": Part(power_cut, 100_000, injects=True),
+    "kills": Part(random_kills, LONG.kills),
+    "hook-kills": Part(hook_kills, LONG.hook_kills),
+    "power-cut": Part(power_cut, LONG.power_cuts, injects=True),
     "kill-points": Part(kill_points, None, injects=True),
-    "io-errors": Part(io_errors, None, injects=True),
-    "schedules": Part(many_schedules, 500_000),
-    "threads": Part(threads, 20_000),
+    "injected-kills": Part(injected_kills, LONG.injected_kills, injects=True),
+    "io-errors": Part(io_errors, LONG.io_errors, injects=True),
+    "schedules": Part(many_schedules, LONG.schedules),
+    "threads": Part(threads, LONG.threads),
     "care": Part(caring.cut_short, None, injects=True),
-    "cancel": Part(cancelling.cancel_everywhere, 20_000),
-    "model": Part(machines, 5_000),
-    "removing": Part(removing.remove_and_append, 2_000),
-    "full-disk": Part(fulldisk.fill_up, 50),
-    "long": Part(endurance.endure, 1_000_000),
+    "cancel": Part(cancelling.cancel_everywhere, LONG.cancellations),
+    "model": Part(machines, LONG.machines),
+    "removing": Part(removing.remove_and_append, LONG.removals),
+    "full-disk": Part(fulldisk.fill_up, LONG.full_disks),
+    "long": Part(endure, LONG.events),
 }

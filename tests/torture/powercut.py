@@ -42,6 +42,13 @@ class Said(NamedTuple):
     shown: set[int]
     called: set[int]
 
+    def note(self, text: str) -> None:
+        """Read what it said next."""
+        for line in text.splitlines():
+            word, *rest = line.split(" ", 5)
+            if word != "closed":
+                {"stored": self.stored, "shown": self.shown, "called": self.called}[word].add(int(rest[0]))
+
 
 async def recorded(work: Path, durability: Durability, appends: int) -> Recording:
     """Run the workload in a process of its own."""
@@ -66,14 +73,6 @@ async def recorded(work: Path, durability: Durability, appends: int) -> Recordin
     return Recording(durability, folder, ops, history, batches)
 
 
-def note(said: Said, op: Op) -> None:
-    """Read what the server said."""
-    for line in op.data.decode().splitlines():
-        word, *rest = line.split(" ", 5)
-        if word != "closed":
-            {"stored": said.stored, "shown": said.shown, "called": said.called}[word].add(int(rest[0]))
-
-
 async def cut(
     recording: Recording, tally: Tally, work: Path, count: int | None, fates: tuple[str, ...] = FATES
 ) -> None:
@@ -87,7 +86,7 @@ async def cut(
     seen: set[int] = set()
     for number, op in enumerate(ops):
         if op.what == "said":
-            note(said, op)
+            said.note(op.data.decode())
         else:
             disk.do(op)
         for fate in fates if count is None else [random.choice(fates) for _ in range(times[number])]:
@@ -111,7 +110,7 @@ async def faults(db: Path, recording: Recording, said: Said, is_durable: bool, t
         async with EventLog(db, slice_rows=20) as log:
             report = await log.check()
             found = {event.position: (event.session_id, event.index, event.raw.decode()) async for event in log.read()}
-            kept = await log.store.read(_look)
+            kept = await log.store.read(look)
             if (max(found, default=0) + len(said.stored)) % 10 == 0:
                 await _go_on(log, found)
                 tally.seen["went on appending"] += 1
@@ -122,7 +121,7 @@ async def faults(db: Path, recording: Recording, said: Said, is_durable: bool, t
         tally.seen["an acknowledged event is gone, as durability='process' says"] += 1
     told = [] if report.ok else [f"the check finds {report}"]
     told += [f"{sorted(lost)} were acknowledged and are lost"] if lost and is_durable else []
-    return [*told, *_log_at_fault(found, recording), *_hooks_at_fault(kept, said, is_durable)]
+    return [*told, *_log_at_fault(found, recording), *hooks_at_fault(kept, said, is_durable)]
 
 
 def _log_at_fault(found: dict[int, Place], recording: Recording) -> Iterator[str]:
@@ -143,7 +142,9 @@ class Kept(NamedTuple):
     claimed: int
 
 
-def _look(connection: sqlite3.Connection) -> Kept:
+def look(connection: sqlite3.Connection) -> Kept:
+    """What is to be held against what was said."""
+
     def numbers(sql: str) -> set[int]:
         return {number for (number,) in connection.execute(sql)}
 
@@ -154,7 +155,8 @@ def _look(connection: sqlite3.Connection) -> Kept:
     )
 
 
-def _hooks_at_fault(kept: Kept, said: Said, is_durable: bool) -> Iterator[str]:
+def hooks_at_fault(kept: Kept, said: Said, is_durable: bool) -> Iterator[str]:
+    """Turns that nobody will be called for, and shows that nobody will know of."""
     if missed := kept.turns - kept.owed - said.called:
         yield f"the turns at {missed} are neither owed to the extension nor were they shown to it"
     if never := kept.owed - kept.turns:

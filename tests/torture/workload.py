@@ -26,6 +26,7 @@ from eventlog.store import writer
 
 SESSIONS = 3
 TASKS = 3
+BATCHES = 5  # events of one batch
 POLICY = DeliveryPolicy(backoff_first_s=0.01, backoff_max_s=0.02)
 
 MAIN = """
@@ -89,7 +90,7 @@ async def talk(sessions: list[Session], random: Random, appends: int, name: str)
         if chance < 0.35:
             say_stored([await session.append("turn.completed", {"result": turn}, turn_id=turn)])
         elif chance < 0.55:
-            say_stored(await session.append_many([NewEvent("own.batch", {"of": turn, "n": n}) for n in range(5)]))
+            say_stored(await session.append_many([NewEvent("own.batch", {"of": turn, "n": n}) for n in range(BATCHES)]))
         elif chance < 0.65:
             say_stored(await session.append_many([NewEvent("turn.completed", {}, turn_id=turn)] * 3))
         elif chance < 0.75:
