@@ -73,7 +73,8 @@ def _new_package(extension: str, folder: Path) -> str:
 
 def _run(name: str, file: Path) -> ModuleType:
     spec = spec_from_file_location(name, file)
-    assert spec is not None and spec.loader is not None  # there is a loader for .py
+    assert spec is not None
+    assert spec.loader is not None  # there is one for .py
     module = module_from_spec(spec)
     sys.modules[name] = module
     importlib.invalidate_caches()
