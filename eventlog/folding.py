@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, fields
+from inspect import iscoroutinefunction
 from typing import Any, TypeAlias, TypeVar
 
 from eventlog.encoding import check_id, encode_value
@@ -20,6 +21,8 @@ Reducer: TypeAlias = Callable[[S, Event[Any]], S]
 """Takes a state and the next event, and returns the state after it; plain JSON, and a plain function."""
 
 logger = logging.getLogger("eventlog.projections")
+
+MAX_VERSION = 2**63 - 1
 
 
 def _limit(default: float, least: float, means: str) -> Any:
@@ -46,6 +49,14 @@ class FoldLimits:
                 raise InvalidName(f"FoldLimits {each.name}", value, f"give a number from {least:g} on")
 
 
+def check_fold(kind: str, function: object, version: object) -> None:
+    """Raise InvalidName unless it can be called, at once, and its version be kept."""
+    if not callable(function) or iscoroutinefunction(function):
+        raise InvalidName(kind, function, "must be a plain function of a state and an event")
+    if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= MAX_VERSION:
+        raise InvalidName("version", version, f"must be a whole number from 1 to {MAX_VERSION}")
+
+
 def name_of(reducer: Callable[..., Any]) -> str | None:
     """A reducer's name if it stands for one function alone: that of a lambda or of an inner function does not."""
     module, name = getattr(reducer, "__module__", None), getattr(reducer, "__qualname__", "<")
@@ -70,8 +81,7 @@ class SessionFold:
         name: str | None,
     ) -> S:
         """The state after all events that `read(after_index)` gives; see `Session.fold`."""
-        if version < 1:
-            raise InvalidName("version", version, "is 1 or more")
+        check_fold("reducer", reducer, version)
         name = check_id("reducer", name) if name is not None else name_of(reducer)
         begun = encode_value(initial, "initial")
         fold = None if name is None else Fold(self.session_key, name, version, begun)

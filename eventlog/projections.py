@@ -13,7 +13,7 @@ import msgspec
 from eventlog.encoding import check_id, encode_value
 from eventlog.errors import ForkedProcess, InvalidName, LimitExceeded, LogClosed
 from eventlog.events import VOCABULARY, Event, decode_json
-from eventlog.folding import FoldLimits
+from eventlog.folding import FoldLimits, check_fold
 from eventlog.log import EventLog
 from eventlog.logs import harmless_text
 from eventlog.store import anew, projections, usage
@@ -50,10 +50,7 @@ class Projection(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         check_id("projection", self.name)
         if self.name in BUILT_IN:
             raise InvalidName("projection", self.name, "the log has one of this name; choose another")
-        if self.version < 1:
-            raise InvalidName("version", self.version, "is 1 or more")
-        if asyncio.iscoroutinefunction(self.fold):
-            raise InvalidName("fold", self.fold, "must be a plain function of a state and an event")
+        check_fold("fold", self.fold, self.version)
         _check_types(self.events)
         encode_value(self.initial, "initial")
 

@@ -351,26 +351,28 @@ async def test_what_a_projection_was_stuck_at_goes_and_what_is_in_the_making_too
             raise ValueError
         return [*state, event.data.text]
 
-    versions = [stuck_at_once] if error is not None else [stuck_at_once, until_the_end]
+    versions: list[Any] = [stuck_at_once] if error is not None else [stuck_at_once, until_the_end]
     async with EventLog(tmp_path / "agent.db") as log:
         session = await log.start_session("s1")
         await session.append("message.received", {"text": SECRET}, turn_id="t")
         await log.append((await log.start_session("s2")).id, "message.received", {"text": "end"}, turn_id="t")
-        for version, fold in enumerate(versions, 1):
-            own = Projection(name="own", events=["message.received"], fold=fold, initial=[], version=version)
-            projector = Projector(log, [own])
+        projectors = [
+            Projector(
+                log, [Projection(name="own", events=["message.received"], fold=fold, initial=[], version=version)]
+            )
+            for version, fold in enumerate(versions, 1)
+        ]
+        for projector in projectors:
             await projector.start()
             await projector.catch_up()
-            if version < len(versions):
-                await projector.stop()
+            await projector.stop()
         assert (await log.projection("own")).stuck is not None
         done = await log.forget("s1")
         assert done.more["projectionStates"] == len(versions)
         assert places_of(tmp_path) == []
-        await projector.catch_up()
+        await projectors[-1].catch_up()
         rows = await log.store.read(lambda c: c.execute("SELECT version, stuck FROM projection").fetchall())
         assert rows[-1] == (len(versions), f"ValueError: {'' if error is None else error.format('end')}")
-        await projector.stop()
         assert places_of(tmp_path) == []
 
 
@@ -389,14 +391,16 @@ async def test_a_fold_that_began_before_keeps_no_snapshot_of_what_is_gone(tmp_pa
             await gone.wait()
 
         fold = SessionFold(log.store, log.fold_limits, "s1", session._key)
-        folding = asyncio.ensure_future(fold.run(read_then_wait, gather, [], 1, "gather"))
+        nothing: list[str] = []
+        folding = asyncio.ensure_future(fold.run(read_then_wait, gather, nothing, 1, "gather"))
         await read.wait()
         await (log.forget("s1") if how == "forget" else log.prune(older_than_s=0.0))
         gone.set()
         assert SECRET in str(await folding), "it was read before"
         assert await log.store.read(lambda c: c.execute("SELECT * FROM snapshot").fetchall()) == []
         await session.append("own.type", {"x": 1})
-        assert len(await session.fold(gather, [], name="gather")) == 1
+        again = await session.fold(gather, nothing, name="gather")
+        assert len(again) == 1
         assert len(await log.store.read(lambda c: c.execute("SELECT * FROM snapshot").fetchall())) == 1
 
 

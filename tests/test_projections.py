@@ -324,6 +324,10 @@ async def test_only_the_newest_records_of_errors_are_kept(tmp_path: Path) -> Non
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 
+half: Any = 1.5
+text: Any = "1"
+
+
 async def acts(state: int, event: Event[Any]) -> int:
     return state
 
@@ -333,13 +337,29 @@ async def acts(state: int, event: Event[Any]) -> int:
     [
         (lambda: own(name="usage"), "the log has one of this name"),
         (lambda: own(name="turns"), "the log has one of this name"),
-        (lambda: own(version=0), "1 or more"),
+        (lambda: own(version=0), "whole number from 1"),
+        (lambda: own(version=half), "whole number from 1"),
+        (lambda: own(version=text), "whole number from 1"),
+        (lambda: own(version=2**63), "whole number from 1"),
+        (lambda: own(7), "plain function"),
         (lambda: own(acts), "plain function"),
         (lambda: own(events=["turn.complete"]), "turn.completed"),
         (lambda: own(events="turn.completed"), "list of event types"),
         (lambda: own(events=[]), "list of event types"),
     ],
-    ids=["usage", "turns", "version", "coroutine", "typo", "text", "none"],
+    ids=[
+        "usage",
+        "turns",
+        "version",
+        "half",
+        "version as text",
+        "too high",
+        "no function",
+        "coroutine",
+        "typo",
+        "text",
+        "none",
+    ],
 )
 def test_a_projection_that_cannot_be_folded_is_refused_where_it_is_made(make_it: Any, why: str) -> None:
     with pytest.raises(InvalidName, match=why):

@@ -194,3 +194,24 @@ def test_a_limit_of_nothing_is_refused(name: str) -> None:
     with pytest.raises(InvalidName, match=name):
         FoldLimits(**{name: 0})
     FoldLimits(**{name: 1})
+
+
+@pytest.mark.parametrize("version", [0, -1, 1.5, True, "1", None, 2**63])
+async def test_a_version_that_cannot_be_kept_is_refused(tmp_path: Path, version: Any) -> None:
+    async with EventLog(tmp_path / "agent.db") as log:
+        session = await log.start_session("s")
+        with pytest.raises(InvalidName, match="whole number from 1 to 9223372036854775807"):
+            await session.fold(count, 0, version)
+        assert await session.fold(count, 0, 2**63 - 1) == 1
+
+
+async def test_a_reducer_that_cannot_be_called_at_once_is_refused(tmp_path: Path) -> None:
+    async def later(state: int, event: Event[Any]) -> int:
+        return state
+
+    reducers: list[Any] = [None, 7, later]
+    async with EventLog(tmp_path / "agent.db") as log:
+        session = await log.start_session("s")
+        for reducer in reducers:
+            with pytest.raises(InvalidName, match="plain function of a state and an event"):
+                await session.fold(reducer, 0)

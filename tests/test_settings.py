@@ -25,6 +25,7 @@ LIMITS = ("MAX_", "KEEP_", "KEPT_")
 UNTOLD = {
     "MAX_NAMES": "SQLite's",
     "MAX_POSITION": "SQLite's",
+    "MAX_VERSION": "SQLite's",
     "MAX_PREPARED_STATEMENTS": "how many statements are kept, not what they may do",
     "MAX_PATH_BYTES": "the kernels'; a longer path is replaced",
     "MAX_SESSION_TYPE": "a key of the vocabulary",
