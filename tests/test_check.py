@@ -167,6 +167,41 @@ async def test_a_lost_row_is_missed_and_hides_no_other_event(tmp_path: Path, kil
         assert indexes(await all_of((await log.session("s")).read())) == kept
 
 
+@pytest.mark.parametrize("absorbed", [True, False])
+async def test_a_page_that_cannot_be_read_hides_no_event_of_another(tmp_path: Path, absorbed: bool) -> None:
+    """Each event on it is named by session and index; the last ones, which no index has, by position alone."""
+    async with EventLog(tmp_path / "agent.db") as log:
+        sessions = [await log.start_session(f"s{n}") for n in range(3)]
+        events = [await sessions[n % 3].append("own.type", {"mark": f"<{n}>", "x": "x" * 100}) for n in range(200)]
+        if absorbed:
+            await log.store.absorb()
+        path = crash_copy(log.path, tmp_path / "copy")
+    with damaging(path) as connection:  # everything into the database, which an owner's close would have done
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    content = bytearray(path.read_bytes())
+    content[content.rfind(b"<100>") // size * size] = 0xFF
+    path.write_bytes(content)
+    lost = [event for event in events if not can_be_read(path, event.position)]
+    assert 10 < len(lost) < 50
+    async with EventLog(path, read_only=True) as log:
+        report = await log.check()
+    places = {(each.session_id, each.index) if absorbed else ("unknown", -1) for each in lost}
+    assert {(each.session_id, each.index) for each in report.damaged} == places
+    assert [each.position for each in report.damaged] == [each.position for each in lost]
+    assert all("cannot be read" in each.why for each in report.damaged)
+    assert (report.events, report.missing) == (203 - len(lost), [])
+
+
+def can_be_read(path: Path, position: int) -> bool:
+    """Whether SQLite itself finds an event."""
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+        try:
+            return bool(connection.execute("SELECT data FROM log WHERE position = ?", (position,)).fetchone())
+        except sqlite3.DatabaseError:
+            return False
+
+
 async def test_many_damaged_events_are_counted_beyond_those_that_are_named(tmp_path: Path) -> None:
     async with EventLog(tmp_path / "agent.db") as log:
         session = await log.start_session("s")

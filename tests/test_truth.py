@@ -25,6 +25,7 @@ from tests.torture.counts import Counts
 
 EVENTS, SESSIONS = 120, 4
 SEEDS = 5
+PAGE_BYTES = 4_096
 Row = tuple[Any, ...]
 Files = Mapping[str, bytes]
 """What is in the files of a log, by the end of their names."""
@@ -213,6 +214,28 @@ async def test_no_flipped_bit_passes_for_an_event_and_none_crashes(
     print(f"\n{flips} bits flipped, seed {seed}: {dict(outcomes)}")
     assert outcomes.total() == flips
     assert outcomes["found: events"] + outcomes["refused: LogShortened"] >= flips // 10
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("seed", range(SEEDS))
+async def test_no_bit_flipped_in_the_head_of_a_page_passes_for_an_event_and_none_crashes(
+    tmp_path: Path, counts: Counts, closed: Original, seed: int
+) -> None:
+    """There a bit makes rows of other types, rows in disorder, and pages that SQLite cannot read."""
+    random, path, outcomes = Random(seed), tmp_path / "agent.db", Counter[str]()
+    for _ in range(counts.flipped_bits // SEEDS):
+        content, bit = bytearray(closed.files[""]), random.randrange(8)
+        at = random.randrange(len(content) // PAGE_BYTES) * PAGE_BYTES + random.randrange(64)
+        content[at] ^= 1 << bit
+        lay_out({**closed.files, "": bytes(content)}, path)
+        try:
+            outcomes[await judge(path, closed)] += 1
+            await owner_survives(path)
+        except BaseException:
+            print(f"seed {seed}: bit {bit} of byte {at}")
+            raise
+    print(f"\n{outcomes.total()} bits flipped, seed {seed}: {dict(outcomes)}")
+    assert outcomes["found: events"] >= outcomes.total() // 20
 
 
 # ------------------------------------------------------------------------------------------------------- a shorter WAL

@@ -6,6 +6,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -72,16 +73,16 @@ async def check(store: Store, *, full: bool, progress: Progress | None, page_eve
     proven = await store.read(store.proven)  # before the end is looked up: appends go on meanwhile
     end = await store.read(last_position)
     removed = await store.read(_removed_in_all)
-    while state.position < end:
+    while state.reached < end:
         rows = await store.read(_page, state, report, end, page_events)
         if progress is not None:
-            progress(min(state.position, end), end)
+            progress(min(state.reached, end), end)
         if not rows:
             break
     await store.read(_finish, state, report, end, removed)
+    await store.read_aside(_name_by_index, report)
     report.sessions = len(state.next_index)
-    await store.read(_check_queues, report)
-    await store.read_aside(_check_index, report, full)
+    await store.read_aside(_check_beside, report, full)
     if proven is not None and end < proven:
         report.head = (proven, end)
     return report
@@ -89,10 +90,12 @@ async def check(store: Store, *, full: bool, progress: Progress | None, page_eve
 
 class _State:
     def __init__(self) -> None:
-        self.position = 0
+        self.position = 0  # of the last event that was seen
+        self.reached = 0  # all up to here were looked for
         self.removed = 0  # of the positions so far, those that were pruned
         self.next_index: dict[str, tuple[int, int]] = {}  # of each session, and what `removed` was at its last event
         self.left_out = 0  # indexes that sessions leave out
+        self.limit = PAGE_EVENTS  # less, near to what cannot be read
         self.reading = Reading()
 
 
@@ -100,25 +103,90 @@ def _removed_in_all(connection: sqlite3.Connection) -> int:
     return int(connection.execute("SELECT coalesce(sum(last - first + 1), 0) FROM removed").fetchone()[0])
 
 
-def _page(connection: sqlite3.Connection, state: _State, report: Report, end: int, limit: int) -> int:
-    events = state.reading.log_page(connection, Bounds(state.position, end + 1, None, limit))
-    if not events:
-        return 0
-    digests = dict(
-        connection.execute(
-            "SELECT position, checksum FROM log WHERE position BETWEEN ? AND ?",
-            (events[0].position, events[-1].position),
-        ).fetchall()
-    )
+_DIGESTS = "SELECT position, CAST(checksum AS BLOB) FROM log WHERE position BETWEEN ? AND ?"
+_DIGEST = "SELECT position, CAST(checksum AS BLOB) FROM log WHERE position = ?"  # looks at no neighbour
+
+Read = tuple[list[Event[Any]], dict[int, bytes]]
+
+
+def _page(connection: sqlite3.Connection, state: _State, report: Report, end: int, limit: int) -> bool:
+    """Check the next events; False when there are none. One that SQLite cannot read hides no other."""
+    is_alone, before = state.limit == 1, state.reached
+    try:
+        behind = Bounds(before, end + 1, None, min(limit, state.limit))
+        events, digests = _one(connection, state, before + 1) if is_alone else _some(connection, state, behind)
+    except sqlite3.DatabaseError as error:
+        _come_nearer(connection, state, report, error)
+        return True
+    state.limit = min(2 * state.limit, PAGE_EVENTS)
     for event in events:
         if event.position > state.position + 1:
             _account(connection, state, report, event.position)
-        state.position = event.position
+        state.position = max(state.position, event.position)
         report.events += 1
-        _check_event(event, digests[event.position], state, report)
+        _check_event(event, digests.get(event.position, b""), state, report)
         if event.type == "session.started" and event.index == 0 and not event.is_forgotten:
             _check_session(connection, event, report)
-    return len(events)
+    state.reached = max(before + 1, state.position)  # rows of a damaged page may have any position
+    return is_alone or bool(events)
+
+
+def _some(connection: sqlite3.Connection, state: _State, bounds: Bounds) -> Read:
+    events = state.reading.log_page(connection, bounds)
+    between = (events[0].position, events[-1].position) if events else (0, 0)
+    return events, dict(connection.execute(_DIGESTS, between).fetchall())
+
+
+def _one(connection: sqlite3.Connection, state: _State, position: int) -> Read:
+    events = state.reading.at_positions(connection, [position])
+    return events, dict(connection.execute(_DIGEST, (position,)).fetchall())
+
+
+def _come_nearer(connection: sqlite3.Connection, state: _State, report: Report, error: sqlite3.DatabaseError) -> None:
+    """Read less at once, and at last pass the one event that cannot be read; raises what is no damage of a page."""
+    if not is_damage(error):
+        raise error
+    if state.limit > 1:
+        state.limit = max(1, state.limit // 8)
+        return
+    state.reached += 1
+    _account(connection, state, report, state.reached)
+    state.position = state.reached
+    state.removed += 1  # its session leaves it out, in any case
+    is_pruned = connection.execute("SELECT 1 FROM removed WHERE ? BETWEEN first AND last", (state.position,)).fetchone()
+    if is_pruned is None:
+        _found_damaged(report, Damaged("unknown", -1, state.position, f"it cannot be read: {error}"))
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether SQLite found a page that is not as it was written."""
+    return str(getattr(error, "sqlite_errorname", "")).startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB"))
+
+
+def _found_damaged(report: Report, damaged: Damaged) -> None:
+    report.damaged_count += 1
+    if len(report.damaged) < MAX_NAMED:
+        report.damaged.append(damaged)
+
+
+def _name_by_index(connection: sqlite3.Connection, report: Report) -> None:
+    """What a damaged row says of its own place may be wrong: the session index knows it, but for the last ones."""
+    if not report.damaged:
+        return
+    positions = msgspec.json.encode([each.position for each in report.damaged]).decode()
+    try:
+        rows = connection.execute(
+            "SELECT i.position, s.id, i.idx FROM session_index AS i JOIN session AS s ON s.session = i.session"
+            " WHERE i.position IN (SELECT value FROM json_each(?))",
+            (positions,),
+        ).fetchall()
+    except sqlite3.DatabaseError:  # it is damaged as well, and said to be
+        return
+    places = {position: (id, index) for position, id, index in rows}
+    report.damaged = [
+        Damaged(*places.get(each.position, (each.session_id, each.index)), each.position, each.why)
+        for each in report.damaged
+    ]
 
 
 def _account(connection: sqlite3.Connection, state: _State, report: Report, upto: int) -> None:
@@ -145,11 +213,15 @@ def _finish(connection: sqlite3.Connection, state: _State, report: Report, end: 
         report.faults.append(f"sessions leave out {left_out} indexes, and {state.removed} events were pruned")
 
 
+_STARTED = "SELECT agent, project, channel_id, mode, purpose, started_at FROM session WHERE id = ?"
+
+
 def _check_session(connection: sqlite3.Connection, event: Event[Any], report: Report) -> None:
     """What a session's row says of its start has to be what its first event says, which has a checksum."""
-    row = connection.execute(
-        "SELECT agent, project, channel_id, mode, purpose, started_at FROM session WHERE id = ?", (event.session_id,)
-    ).fetchone()
+    try:
+        row = connection.execute(_STARTED, (event.session_id,)).fetchone()
+    except sqlite3.DatabaseError:
+        row = None
     try:
         data = event.data
     except CorruptEvent:
@@ -176,12 +248,10 @@ def _check_event(event: Event[Any], digest: bytes, state: _State, report: Report
         return
     if known is not None:
         state.next_index[event.session_id] = (expected + 1, state.removed)  # what it was, whatever it says now
-    report.damaged_count += 1
-    if len(report.damaged) < MAX_NAMED:
-        report.damaged.append(Damaged(event.session_id, event.index, event.position, why))
+    _found_damaged(report, Damaged(event.session_id, event.index, event.position, why))
 
 
-def _check_queues(connection: sqlite3.Connection, report: Report) -> None:
+def _look_at_queues(connection: sqlite3.Connection, report: Report) -> None:
     """A queue that skipped a place would take fewer deliveries than it may."""
     queues = connection.execute(
         "SELECT e.name, count(*), max(d.place) FROM delivery AS d JOIN extension AS e ON e.extension = d.extension"
@@ -191,13 +261,41 @@ def _check_queues(connection: sqlite3.Connection, report: Report) -> None:
         report.faults.append(f"the queue of extension {name!r} has {count} places, and the last is number {last}")
 
 
-def _check_index(connection: sqlite3.Connection, report: Report, full: bool) -> None:
+def _check_beside(connection: sqlite3.Connection, report: Report, full: bool) -> None:
+    """What is not the log itself; one look that a damaged page ends keeps no other from being taken."""
+    looks: dict[str, Callable[[sqlite3.Connection, Report], None]] = {
+        "session index": _look_at_strays,
+        "length of the session index": _look_at_entries,
+        "end of the session index": _look_at_ends,
+        "queues of extensions": _look_at_queues,
+        "database's pages": partial(_look_at_pages, full=full),
+    }
+    for what, look in looks.items():
+        try:
+            look(connection, report)
+        except sqlite3.DatabaseError as error:
+            if not is_damage(error):
+                raise
+            report.faults.append(f"the {what} cannot be proven: {error}")
+
+
+def _look_at_pages(connection: sqlite3.Connection, report: Report, *, full: bool) -> None:
+    pragma = "integrity_check" if full else "quick_check"
+    for (line,) in connection.execute(f"PRAGMA {pragma}(20)").fetchall():
+        if line != "ok":
+            report.faults.append(str(line))
+
+
+def _look_at_strays(connection: sqlite3.Connection, report: Report) -> None:
     (strays,) = connection.execute(
         "SELECT count(*) FROM session_index AS i LEFT JOIN log AS l ON l.position = i.position"
         " WHERE l.position IS NULL OR l.session <> i.session OR l.idx <> i.idx"
     ).fetchone()
     if strays:
         report.faults.append(f"{strays} entries of the session index point at other events")
+
+
+def _look_at_entries(connection: sqlite3.Connection, report: Report) -> None:
     (indexed,) = connection.execute(
         "SELECT count(*) FROM session_index WHERE position <= (SELECT position FROM absorbed)"
     ).fetchone()
@@ -206,13 +304,12 @@ def _check_index(connection: sqlite3.Connection, report: Report, full: bool) -> 
     ).fetchone()
     if indexed != absorbed:
         report.faults.append(f"the session index has {indexed} entries for {absorbed} events")
+
+
+def _look_at_ends(connection: sqlite3.Connection, report: Report) -> None:
     (beyond,) = connection.execute("SELECT position FROM absorbed").fetchone()
     if beyond > last_position(connection):
         report.faults.append(f"the session index claims events up to position {beyond}, which is behind the end")
     (first_era,) = connection.execute("SELECT coalesce(min(first_position), 0) FROM era").fetchone()
     if first_era != 1:
         report.faults.append("no era covers the first positions")
-    pragma = "integrity_check" if full else "quick_check"
-    for (line,) in connection.execute(f"PRAGMA {pragma}(20)").fetchall():
-        if line != "ok":
-            report.faults.append(str(line))

@@ -3,7 +3,7 @@
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -26,6 +26,8 @@ SELECT_BY_INDEX = (
 )
 
 Row = tuple[Any, ...]
+T = TypeVar("T")
+U = TypeVar("U")
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +213,9 @@ class Reading:
             session_id = sessions.get(session) or self._session_id(connection, session)
             era, data = eras.of(position), raw or b""  # NULL, of a damaged row
             event: Event[Any] = Event(name, index, session_id, turn_id, at_us, position, era, data, key)
-            if (self._verify or not in_place) and (why := damage(event, digest)):
+            if index.__class__ is not int or at_us.__class__ is not int or _is_no_text(turn_id) or _is_no_text(key):
+                event = _as_far_as_it_goes(event)
+            elif (self._verify or not in_place) and (why := damage(event, digest)):
                 event = msgspec.structs.replace(event, _payload=Corrupt(why))
             events.append(event)
         return events
@@ -239,6 +243,26 @@ class Reading:
         return str(row[0])
 
 
+def _is_no_text(value: object) -> bool:
+    return value is not None and value.__class__ is not str
+
+
+def _as_far_as_it_goes(event: Event[Any]) -> Event[Any]:
+    """An event of a row whose columns are not even of their types: of those nothing is believed."""
+    return msgspec.structs.replace(
+        event,
+        index=_typed(event.index, int, -1),
+        at_us=_typed(event.at_us, int, 0),
+        turn_id=_typed(event.turn_id, str, None),
+        key=_typed(event.key, str, None),
+        _payload=Corrupt("its row is damaged"),
+    )
+
+
+def _typed(value: object, kind: type[T], other: U) -> T | U:
+    return value if isinstance(value, kind) else other
+
+
 def log_floor(connection: sqlite3.Connection) -> int:
     """The first position from which on no session was pruned."""
     return int(connection.execute("SELECT position FROM floor").fetchone()[0])
@@ -252,6 +276,8 @@ def session_floor(connection: sqlite3.Connection, session_key: int) -> int:
 
 def damage(event: Event[Any], digest: bytes) -> str | None:
     """Why an event is not what was appended, or None when its checksum holds."""
+    if isinstance(event._payload, Corrupt):
+        return event._payload.why
     expected = checksum(
         event.position, event.session_id, event.index, event.at_us, event.type, event.turn_id, event.key, event.raw
     )
