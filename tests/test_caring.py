@@ -10,6 +10,7 @@ import pytest
 
 from tests.log_kit import NO_INJECTION, can_inject
 from tests.torture import caring
+from tests.torture.counts import Counts
 from tests.torture.tally import Tally
 
 SEED = 20_261_130
@@ -27,14 +28,17 @@ def memory(tmp_path: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
-async def test_whatever_cuts_care_short_leaves_the_old_or_the_new_and_the_same_again_ends_it(memory: Path) -> None:
+@pytest.mark.faults
+async def test_whatever_cuts_care_short_leaves_the_old_or_the_new_and_the_same_again_ends_it(
+    memory: Path, counts: Counts
+) -> None:
     """A kill at a write, sync, cut, unlink or link, and a power cut; the long form is `make torture ARGS=care`."""
     tally = Tally("care", SEED)
-    await caring.cut_short(tally, memory, 120)
+    await caring.cut_short(tally, memory, counts.care_cuts)
     tally.assert_held()
-    assert tally.count == 120
+    assert tally.count == counts.care_cuts
     states = ("old", "between", "new")
-    assert min(sum(tally.seen[f"{what}: {state}"] for what in caring.WORKS) for state in states) >= 5
+    assert min(sum(tally.seen[f"{what}: {state}"] for what in caring.WORKS) for state in states) >= tally.count // 40
 
 
 @pytest.mark.parametrize(("what", "op"), [("backup", "name"), ("forget", "sync")])

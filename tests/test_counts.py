@@ -19,6 +19,7 @@ def test_what_a_change_must_stand_is_this_much() -> None:
             hook_kills=200,
             append_kills=200,
             care_kills=10,
+            care_cuts=800,
             kill_points_appends=12,
             injected_kills=60,
             power_cuts=2_500,

@@ -223,9 +223,10 @@ async def test_no_bit_flipped_in_the_head_of_a_page_passes_for_an_event_and_none
 ) -> None:
     """There a bit makes rows of other types, rows in disorder, and pages that SQLite cannot read."""
     random, path, outcomes = Random(seed), tmp_path / "agent.db", Counter[str]()
+    pages = sorted({closed.files[""].rfind(row[6]) // PAGE_BYTES for row in closed.rows.values()})
     for _ in range(counts.flipped_bits // SEEDS):
         content, bit = bytearray(closed.files[""]), random.randrange(8)
-        at = random.randrange(len(content) // PAGE_BYTES) * PAGE_BYTES + random.randrange(64)
+        at = random.choice(pages) * PAGE_BYTES + random.randrange(64)
         content[at] ^= 1 << bit
         lay_out({**closed.files, "": bytes(content)}, path)
         try:
@@ -235,7 +236,7 @@ async def test_no_bit_flipped_in_the_head_of_a_page_passes_for_an_event_and_none
             print(f"seed {seed}: bit {bit} of byte {at}")
             raise
     print(f"\n{outcomes.total()} bits flipped, seed {seed}: {dict(outcomes)}")
-    assert outcomes["found: events"] >= outcomes.total() // 20
+    assert outcomes.total() - outcomes["harmless"] >= outcomes.total() // 4
 
 
 # ------------------------------------------------------------------------------------------------------- a shorter WAL

@@ -20,6 +20,8 @@ class Counts(NamedTuple):
     """Of a process that does nothing but append."""
     care_kills: int
     """In pruning, in forgetting, in a backup, in each kind of vacuum."""
+    care_cuts: int | None
+    """Kills and power cuts in care for the file, its migrations, rebuilds and imports too."""
     kill_points_appends: int
     """There is a kill at every write, sync, cut, rename and unlink of so many appends with deliveries."""
     injected_kills: int | None
@@ -62,6 +64,7 @@ QUICK = Counts(
     hook_kills=24,
     append_kills=50,
     care_kills=2,
+    care_cuts=48,
     kill_points_appends=3,
     injected_kills=6,
     power_cuts=100,
@@ -88,6 +91,7 @@ CI = Counts(
     hook_kills=200,
     append_kills=200,
     care_kills=10,
+    care_cuts=800,
     kill_points_appends=12,
     injected_kills=60,
     power_cuts=2_500,
@@ -114,6 +118,7 @@ LONG = Counts(
     hook_kills=5_000,
     append_kills=5_000,
     care_kills=200,
+    care_cuts=None,
     kill_points_appends=120,
     injected_kills=None,
     power_cuts=100_000,

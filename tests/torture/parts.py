@@ -119,7 +119,7 @@ PARTS: dict[str, Part] = {
     "io-errors": Part(io_errors, LONG.io_errors, injects=True),
     "schedules": Part(many_schedules, LONG.schedules),
     "threads": Part(threads, LONG.threads),
-    "care": Part(caring.cut_short, None, injects=True),
+    "care": Part(caring.cut_short, LONG.care_cuts, injects=True),
     "cancel": Part(cancelling.cancel_everywhere, LONG.cancellations),
     "model": Part(machines, LONG.machines),
     "removing": Part(removing.remove_and_append, LONG.removals),
