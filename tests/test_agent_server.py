@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import sys
 from contextlib import ExitStack
@@ -21,27 +20,28 @@ pytest.importorskip("httpx", reason="is the client of the example server: pip in
 
 
 from tests.http_kit import TOKEN, Cuts, Follower, begin, serving, underway
+from tests.torture.counts import Counts
 
-CUTS = int(os.environ.get("EVENTLOG_CUTS", "1000"))
-KILLS = 5
 FOLLOWERS = 4
 MEAN_BYTES = 2_000  # after which a connection is cut off
 SEED = 20_260_131
 
 
-@pytest.mark.timeout(300)
-async def test_streams_that_are_cut_and_a_server_that_is_killed_lose_and_repeat_nothing(tmp_path: Path) -> None:
+@pytest.mark.faults
+async def test_streams_that_are_cut_and_a_server_that_is_killed_lose_and_repeat_nothing(
+    tmp_path: Path, counts: Counts
+) -> None:
     path, random, cuts = tmp_path / "agent.db", Random(SEED), Cuts()
     async with serving(path) as (server, client):
         sessions = [await begin(client) for _ in range(FOLLOWERS)]
         followers = [Follower(server, client, session, Random(random.random()), cuts) for session in sessions]
         work = [follower.follow(MEAN_BYTES) for follower in followers] + [follower.talk() for follower in followers]
         async with underway(*work) as tasks:
-            for kill in range(KILLS):
-                await cuts.reached(CUTS * (kill + 1) // (KILLS + 1), tasks)
+            for kill in range(counts.server_kills):
+                await cuts.reached(counts.cuts * (kill + 1) // (counts.server_kills + 1), tasks)
                 await server.kill()
                 await server.start()
-            await cuts.reached(CUTS, tasks)
+            await cuts.reached(counts.cuts, tasks)
         await server.stop()
         async with EventLog(path) as log:  # what is there in the end, by the library itself
             await whole(log)
@@ -54,7 +54,8 @@ async def test_streams_that_are_cut_and_a_server_that_is_killed_lose_and_repeat_
         for follower in followers:
             assert follower.seen == stored[follower.session]
         lost, events = sum(each.lost for each in followers), sum(map(len, stored.values()))
-        print(f"{cuts.count} cuts, {KILLS} kills, {lost} connections lost by them, {events} events")
+        print(f"\n{cuts.count} cuts, {counts.server_kills} kills, seed {SEED}")
+        print(f"{lost} connections lost by them, {events} events: all seen once")
         assert "Traceback" not in server.errors.read_text()
 
 

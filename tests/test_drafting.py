@@ -18,6 +18,7 @@ from eventlog.session import Session
 from eventlog.store.drafting import MAX_OWN_TYPES, checksum
 from eventlog.store.writer import GROUP_ROWS, MAX_SESSIONS_AHEAD
 from tests.log_kit import all_of, indexes, whole
+from tests.torture.counts import Counts
 
 LARGE = {"v": "x" * 20_000}
 STARTED = SessionStarted(channel_id="c", mode="chat", purpose="live", project_id="p")
@@ -84,10 +85,18 @@ class Crowd:
             _ = await self.log.import_events([line(f"imported-{n}", index) for index in range(3)])
 
 
-@pytest.mark.parametrize("seed", range(8))
-async def test_whatever_happens_to_the_groups_before_it_an_append_has_its_own_place(tmp_path: Path, seed: int) -> None:
+@pytest.mark.faults
+async def test_whatever_happens_to_the_groups_before_it_an_append_has_its_own_place(
+    tmp_path: Path, counts: Counts
+) -> None:
     """A disk that is full now and then, imports, known keys, wrong expectations, new types and sessions at once."""
-    async with EventLog(tmp_path / "agent.db") as log:
+    for seed in range(counts.crowds):
+        await crowded(tmp_path / f"{seed}.db", seed)
+    print(f"\n{counts.crowds} crowds, seeds from 0: all held")
+
+
+async def crowded(path: Path, seed: int) -> None:
+    async with EventLog(path) as log:
         crowd = Crowd(log, seed)
         crowd.sessions = [await log.start_session(f"s{n}") for n in range(40)]
         await asyncio.gather(crowd.trouble(), *[crowd.work() for _ in range(200)])

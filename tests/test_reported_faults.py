@@ -27,6 +27,7 @@ from eventlog.testing import ManualClock
 from tests.cli_kit import start
 from tests.log_kit import all_of, child, fill, first_of, line_of, tell_child, whole
 from tests.observing import hook_of, served, shown
+from tests.torture.counts import Counts
 
 REPORTED = {
     "A1": "two writers take the same index",
@@ -118,7 +119,6 @@ for line in sys.stdin:
     os.waitpid(pid, 0)
     say("killed")
 """
-KILLS = 100
 
 
 def killed_while_it_overwrites(overwriters: subprocess.Popen[str], random: Random) -> None:
@@ -134,17 +134,19 @@ def killed_while_it_overwrites(overwriters: subprocess.Popen[str], random: Rando
         pass
 
 
-def test_i3_a_hundred_kills_while_a_file_is_replaced_leave_it_whole_and_nothing_beside_it(tmp_path: Path) -> None:
+@pytest.mark.faults
+def test_i3_kills_while_a_file_is_replaced_leave_it_whole_and_nothing_beside_it(tmp_path: Path, counts: Counts) -> None:
     """I3: the old megabyte or the new one, with its size; no file of any other name in the folder."""
     path, random = tmp_path / "agent.db", Random(3)
     with child(OVERWRITER, path) as overwriters:
         assert line_of(overwriters) == "ready"
-        for _ in range(KILLS):
+        for _ in range(counts.file_kills):
             killed_while_it_overwrites(overwriters, random)
             connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
             ((content,),) = connection.execute("SELECT content FROM file").fetchall()
             connection.close()
             assert (len(content), len(set(content))) == (1_048_576, 1)
+    print(f"\n{counts.file_kills} kills while a file is replaced, seed 3: all held")
     asyncio.run(reopened_whole(path))
     assert {file.name for file in tmp_path.iterdir()} <= {"agent.db", "agent.db.head", "agent.db.lock"}
 

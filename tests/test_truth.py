@@ -242,13 +242,14 @@ async def test_no_bit_flipped_in_the_head_of_a_page_passes_for_an_event_and_none
 # ------------------------------------------------------------------------------------------------------- a shorter WAL
 
 
+@pytest.mark.faults
 async def test_a_wal_that_is_cut_anywhere_is_noticed_and_what_is_left_can_be_taken(
-    tmp_path: Path, killed: Original
+    tmp_path: Path, counts: Counts, killed: Original
 ) -> None:
     """Every 4 kB: LogShortened with the last proven position for owner and reader, and a new era for who accepts it."""
     path, proven, wal = tmp_path / "agent.db", max(killed.rows), killed.files["-wal"]
     last_found = found = 0
-    for cut in range(0, len(wal), 4_096):
+    for cut in range(0, len(wal), 4_096 * counts.every):
         lay_out({**killed.files, "-wal": wal[:cut]}, path)
         for read_only in (True, False):
             with pytest.raises(LogShortened) as caught:

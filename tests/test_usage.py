@@ -30,8 +30,8 @@ from tests.folding_kit import (
 )
 from tests.log_kit import all_of, damaging
 from tests.real_data import real_data
+from tests.torture.counts import Counts
 
-KILLS = 16
 BY: tuple[usage.By, ...] = ("session", "agent", "model", "day")
 
 
@@ -251,9 +251,10 @@ def count_s0(state: int, event: object) -> int:
 # ------------------------------------------------------------------------------------------------------- real data
 
 
-async def test_sums_and_cursor_are_one_commit_wherever_a_kill_falls(tmp_path: Path) -> None:
+@pytest.mark.faults
+async def test_sums_and_cursor_are_one_commit_wherever_a_kill_falls(tmp_path: Path, counts: Counts) -> None:
     db, random = tmp_path / "agent.db", Random(20261130)
-    for _ in range(KILLS):
+    for _ in range(counts.fold_kills):
         later_s = random.uniform(0.0, 0.008)
         assert await kill_after(random.randrange(1, 12), add_up_over_and_over, db, later_s=later_s)
         async with EventLog(db, read_only=True) as log:
@@ -264,11 +265,11 @@ async def test_sums_and_cursor_are_one_commit_wherever_a_kill_falls(tmp_path: Pa
             assert as_sums(await log.usage()) == plain_sums(events, "session")
 
 
-@pytest.mark.timeout(240)
-async def test_r97_real_sessions_that_are_killed_anywhere_end_with_exact_sums(tmp_path: Path) -> None:
+@pytest.mark.faults
+async def test_r97_real_sessions_that_are_killed_anywhere_end_with_exact_sums(tmp_path: Path, counts: Counts) -> None:
     """R97: processes are killed at random events; the last one plays the rest, and all sums are exact, each time."""
     data, db, random = real_data(), tmp_path / "agent.db", Random(20261130)
-    for _ in range(KILLS):
+    for _ in range(counts.fold_kills):
         assert await kill_after(random.randrange(1, 80), play_real_data, db, data)
         async with EventLog(db, read_only=True) as log:
             events = await all_of(log.read())

@@ -56,6 +56,18 @@ class Counts(NamedTuple):
     """... and who follows."""
     flipped_bits: int
     """Of a log at rest."""
+    crowds: int
+    """Of two hundred tasks that append while the disk is full now and then."""
+    file_kills: int
+    """SIGKILLs while a file of a session is replaced."""
+    fold_kills: int
+    """While usage is added up, and while rows are folded again."""
+    cuts: int
+    """Of connections that streams go through, ..."""
+    server_kills: int
+    """... and of their server."""
+    every: int
+    """Of points that are tried one after the other, so many are one step."""
 
 
 QUICK = Counts(
@@ -83,6 +95,12 @@ QUICK = Counts(
     events=8_000,
     tails=20,
     flipped_bits=100,
+    crowds=1,
+    file_kills=10,
+    fold_kills=4,
+    cuts=100,
+    server_kills=1,
+    every=4,
 )
 
 CI = Counts(
@@ -110,6 +128,12 @@ CI = Counts(
     events=200_000,
     tails=1_000,
     flipped_bits=500,
+    crowds=8,
+    file_kills=100,
+    fold_kills=24,
+    cuts=1_000,
+    server_kills=5,
+    every=1,
 )
 
 LONG = Counts(
@@ -137,6 +161,12 @@ LONG = Counts(
     events=1_000_000,
     tails=1_000,
     flipped_bits=20_000,
+    crowds=200,
+    file_kills=2_000,
+    fold_kills=500,
+    cuts=20_000,
+    server_kills=100,
+    every=1,
 )
 
 COUNTS = {"quick": QUICK, "ci": CI, "long": LONG}
