@@ -20,7 +20,7 @@ from eventlog import Event, HookContext, NewEvent, Runtime, define_hook
 from eventlog.bench import Figure, Run, Subject
 from eventlog.bench.measuring import BLOCK, seconds, warm
 from eventlog.bench.workload import TYPE, Appender
-from eventlog.observe import Handler
+from eventlog.observe import Handler, PlainContext
 
 SLOW_S = 2.0
 SLOW_SESSION = "ses_slow"
@@ -44,7 +44,7 @@ async def waits(event: Event[Any], ctx: HookContext) -> None:
         await asyncio.sleep(SLOW_S)
 
 
-def blocks(event: Event[Any], ctx: HookContext) -> None:
+def blocks(event: Event[Any], ctx: PlainContext) -> None:
     """The same on a thread."""
     if ctx.session.id == SLOW_SESSION:
         time.sleep(SLOW_S)
@@ -54,8 +54,9 @@ def blocks(event: Event[Any], ctx: HookContext) -> None:
 async def slowed(appender: Appender, types: Sequence[str]) -> AsyncIterator[None]:
     """Both handlers at work, with more to come than is done while this is measured."""
     runtime = Runtime(appender.log)
-    for name, handler in (("waits", waits), ("blocks", blocks)):
-        events: dict[str, Handler] = dict.fromkeys(types, handler)
+    handlers: dict[str, Handler] = {"waits": waits, "blocks": blocks}
+    for name, handler in handlers.items():
+        events = dict.fromkeys(types, handler)
         runtime.add_hook(name, define_hook(events=events))
     await runtime.start()
     try:

@@ -6,6 +6,7 @@
     ├── IndexConflict, KeyConflict                            somebody else was there first; nothing was stored
     ├── CorruptEvent, CursorExpired, VersionUnavailable       what you ask for cannot be given
     ├── LogClosed, ReadOnlyLog, ForkedProcess                 this object cannot be used (so, or any more)
+    ├── NeedsCoroutine                                        a plain function asked for what has to be awaited
     ├── LogInUse, NotALog, LogShortened, NetworkFileSystem    the file cannot be opened
     │   └── UnsupportedSchema, OwnershipLost                  (a NotALog; a LogInUse, of an owner)
     ├── OwnerUnreachable, NotServed, InvalidRequest           the log's owner could not be asked, or refused
@@ -194,6 +195,17 @@ class ForkedProcess(EventLogError):
 
     def __init__(self) -> None:
         super().__init__("this log belongs to the parent process; start children with spawn, and open it there")
+
+
+class NeedsCoroutine(EventLogError):
+    """A handler that is a plain function touched what only coroutine functions get; `member` names it."""
+
+    def __init__(self, member: str) -> None:
+        self.member = member
+        super().__init__(
+            f"ctx.{member} is not there for a plain function, which runs on a thread, where nothing can be awaited: "
+            "make the handler a coroutine function, with async def"
+        )
 
 
 # ------------------------------------------------------------------------------------------------------- opening a file

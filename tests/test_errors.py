@@ -27,6 +27,7 @@ EXAMPLES: list[EventLogError] = [
     errors.LogClosed(),
     errors.ReadOnlyLog("agent.db"),
     errors.ForkedProcess(),
+    errors.NeedsCoroutine("host.kv"),
     errors.LogInUse("agent.db", 4711),
     errors.LogInUse("agent.db", None),
     errors.NotALog("agent.db", "it is a text file"),

@@ -11,7 +11,15 @@ import pytest
 
 from eventlog.errors import InvalidName
 from eventlog.events import TYPE_KEYS, VOCABULARY, Event, SessionEvent, TurnCompleted, define_event
-from eventlog.observe import ChannelContext, Handler, HookContext, define_channel, define_hook, disable_hook
+from eventlog.observe import (
+    ChannelContext,
+    Handler,
+    HookContext,
+    PlainContext,
+    define_channel,
+    define_hook,
+    disable_hook,
+)
 from eventlog.observe.channel import ChannelEvents
 from eventlog.observe.hook import DisabledHook, HookEvents, check_hook_name
 
@@ -20,7 +28,7 @@ class Refund(msgspec.Struct):
     amount: int
 
 
-def on_event(event: SessionEvent, ctx: HookContext) -> None: ...
+def on_event(event: SessionEvent, ctx: PlainContext) -> None: ...
 
 
 async def on_turn(event: Event[TurnCompleted], ctx: HookContext) -> None: ...
@@ -79,9 +87,9 @@ def test_an_own_type_is_a_key_once_it_is_defined() -> None:
 
 
 class Bound:
-    def method(self, event: SessionEvent, ctx: HookContext) -> None: ...
+    def method(self, event: SessionEvent, ctx: PlainContext) -> None: ...
 
-    def __call__(self, event: SessionEvent, ctx: HookContext) -> None: ...
+    def __call__(self, event: SessionEvent, ctx: PlainContext) -> None: ...
 
 
 def with_a_third(event: SessionEvent, ctx: HookContext, third: int) -> None: ...
@@ -200,7 +208,7 @@ def test_r73_a_hook_cannot_have_the_name(name: str) -> None:
         check_hook_name(name)
 
 
-def deliver(event: Event[TurnCompleted], ctx: ChannelContext) -> None: ...
+def deliver(event: Event[TurnCompleted], ctx: PlainContext) -> None: ...
 
 
 def test_r132_a_channel_is_an_id_and_a_map_of_handlers() -> None:
@@ -227,5 +235,7 @@ def test_r68_the_typed_maps_have_each_type_with_its_own_payload(events: type, co
     hints = get_type_hints(events)
     assert set(hints) == {*TYPE_KEYS, "*"}
     for name in TYPE_KEYS:
-        (event, ctx), _ = get_args(hints[name])
-        assert (get_args(event), ctx) == ((VOCABULARY[name],), context), name
+        coroutine, plain = get_args(hints[name])
+        (event, ctx), _ = get_args(plain)
+        assert (get_args(coroutine), get_args(event), ctx) == ((VOCABULARY[name],), (VOCABULARY[name],), PlainContext)
+        assert get_type_hints(coroutine.__origin__.__call__)["ctx"] is context

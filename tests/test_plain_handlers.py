@@ -8,14 +8,19 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from eventlog.errors import NeedsCoroutine
 from eventlog.events import Event
+from eventlog.log import EventLog
+from eventlog.observe import PlainContext, define_channel, define_hook
 from eventlog.observe.limits import ObserveLimits
 from eventlog.observe.threads import PlainThreads
+from eventlog.runtime import Runtime
 from eventlog.testing import ManualClock
 from tests.observing import NOTE, Trace, append, hook_of, served, shown
 
@@ -68,6 +73,62 @@ async def test_plain_functions_run_on_our_daemon_threads_in_their_lanes_order(tm
         assert calls == [(index, who) for index in range(1, 11) for who in ("plain", "async")]
     assert threads
     assert all(thread.daemon and thread is not threading.main_thread() for thread in threads)
+
+
+REFUSED_TO_ANY = ["host.kv", "host.files", "host.reminders", "artifacts"]
+REFUSED_TO_A_CHANNEL = [*REFUSED_TO_ANY, "channel.state", "channel.set_continuation_token"]
+
+
+class Looking:
+    """A plain function that looks at its context and touches all that it does not get."""
+
+    def __init__(self, refused: list[str]) -> None:
+        self.seen: list[Any] = []
+        self.refused: list[tuple[str, str]] = []
+        self._members = refused
+
+    def __call__(self, event: Event[Any], ctx: PlainContext) -> None:
+        assert isinstance(ctx, PlainContext)
+        ctx.host.otel.increment("looked")
+        token = ctx.channel.continuation_token
+        self.seen = [ctx.session.id, ctx.agent.name, ctx.channel.id, token, ctx.state_root, ctx.host.github]
+        for member in self._members:
+            with pytest.raises(NeedsCoroutine) as raised:
+                attrgetter(member)(ctx)
+            self.refused.append((raised.value.member, str(raised.value)))
+
+
+async def test_a_plain_function_gets_what_needs_no_await_and_is_told_to_be_async_for_anything_else(
+    tmp_path: Path,
+) -> None:
+    """R99 to R104, R111 to R113: as a hook's handler, and as a channel's."""
+    of_hook, of_channel, github = Looking(REFUSED_TO_ANY), Looking(REFUSED_TO_A_CHANNEL), object()
+    async with EventLog(tmp_path / "agent.db") as log, Runtime(log, services={"github": github}) as runtime:
+        runtime.add_hook("looks", define_hook(events={"turn.completed": of_hook}))
+        runtime.add_channel(define_channel(id="web", events={"turn.completed": of_channel}))
+        session = await log.start_session("s1", channel="web", continuation_token="t")
+        await session.append("turn.completed", {}, turn_id="t1")
+        await runtime.settled()
+        assert [hook.errors for hook in runtime.hooks] == [0]
+        assert [measured.amount.count for measured in runtime.meter.measurements() if measured.amount] == [2]
+    for looking, members in ((of_hook, REFUSED_TO_ANY), (of_channel, REFUSED_TO_A_CHANNEL)):
+        assert looking.seen == ["s1", "agent", "web", "t", tmp_path / "state", github]
+        assert [member for member, _ in looking.refused] == members
+        assert all(f"ctx.{member} " in why and "async def" in why for member, why in looking.refused)
+
+
+async def test_a_plain_function_that_touches_what_it_does_not_get_is_an_error_of_its_call(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def keeps(event: Event[Any], ctx: PlainContext) -> None:
+        ctx.host.kv.put("last", event.index)  # type: ignore[attr-defined]
+
+    async with EventLog(tmp_path / "agent.db") as log, Runtime(log) as runtime:
+        runtime.add_hook("keeps", define_hook(events={"turn.completed": keeps}))
+        await (await log.start_session("s1")).append("turn.completed", {}, turn_id="t1")
+        await runtime.settled()
+        assert [hook.errors for hook in runtime.hooks] == [1]
+    assert 'hook "keeps" handler for turn.completed threw: NeedsCoroutine: ctx.host.kv is not there for' in caplog.text
 
 
 async def test_a_blocking_function_holds_up_its_session_only(tmp_path: Path) -> None:

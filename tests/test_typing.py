@@ -21,7 +21,8 @@ from __future__ import annotations
 import msgspec
 
 from eventlog.events import Event, MessageAppended, SessionEvent, TurnCompleted, TurnFailed
-from eventlog.observe import ChannelContext, ChannelHandler, Handler, HookContext, define_channel, define_hook
+from eventlog.observe import ChannelContext, ChannelHandler, Handler, HookContext, PlainContext
+from eventlog.observe import define_channel, define_hook
 
 
 class Refund(msgspec.Struct):
@@ -34,8 +35,10 @@ async def on_turn(event: Event[TurnCompleted], ctx: HookContext) -> None:
     ctx.host.otel.increment("turns", {"channel": ctx.channel.id})
 
 
-def on_failed(event: Event[TurnFailed], ctx: HookContext) -> None:
+def on_failed(event: Event[TurnFailed], ctx: PlainContext) -> None:
     print(ctx.agent.name, ctx.session.id, event.data.message)
+    ctx.host.otel.increment("failures", {"channel": ctx.channel.id})
+    ctx.host.github.create_issue(ctx.state_root)
 
 
 async def on_refund(event: Event[Refund], ctx: HookContext) -> None:
@@ -46,7 +49,7 @@ async def on_any(event: SessionEvent, ctx: HookContext) -> None:
     await ctx.host.files.write(f"transcript/{event.index:06}.json", event.to_json())
 
 
-def on_object(event: Event[object], ctx: HookContext) -> None:
+def on_object(event: Event[object], ctx: PlainContext) -> None:
     match event.data:
         case TurnCompleted(result=result):
             print(result)
@@ -59,6 +62,18 @@ def on_object(event: Event[object], ctx: HookContext) -> None:
 async def deliver(event: Event[TurnCompleted], ctx: ChannelContext) -> None:
     await ctx.channel.state.put("last", event.data.result)
     await ctx.channel.set_continuation_token("t")
+
+
+def print_it(event: Event[TurnCompleted], ctx: PlainContext) -> None:
+    print(ctx.channel.id, event.data.result)
+
+
+def wants_all(event: Event[TurnCompleted], ctx: HookContext) -> None:
+    print(ctx.session.id)
+
+
+def wants_the_channel(event: Event[TurnCompleted], ctx: ChannelContext) -> None:
+    print(ctx.session.id)
 
 """
 
@@ -76,6 +91,7 @@ define_hook(events=own)
 define_hook(events={"acme.refund": on_any})
 
 define_channel(id="http", events={"turn.completed": deliver})
+define_channel(id="http", events={"turn.completed": print_it, "*": on_object})
 also_own: dict[str, ChannelHandler] = {"turn.completed": deliver}
 define_channel(id="http", events=also_own)
 
@@ -97,6 +113,9 @@ define_hook(events={"turn.completed": lambda event, ctx: print(event.data.delta)
 define_hook(events={"*": lambda event, ctx: print(event.data.usage)})  # bad: not every payload has it
 define_hook(events={"turn.completed": lambda event: None})  # bad: no context
 define_hook(events={"turn.completed": None})  # bad: no function
+define_hook(events={"turn.completed": wants_all})  # bad: a plain function gets less
+define_hook(events={"turn.completed": lambda event, ctx: print(ctx.artifacts.tag)})  # bad: as a lambda does
+define_channel(id="http", events={"turn.completed": wants_the_channel})  # bad: of a channel too
 define_hook(events={"turn.completed": on_turn}, on_restart="replay")  # bad: no such choice
 define_channel(id="http", events={"turn.completed": on_turn})  # bad: a hook's handler takes another context
 define_channel(id="http", events={"turn.failed": deliver})  # bad: another type's payload
@@ -108,6 +127,13 @@ def narrowed(event: Event[TurnCompleted], ctx: HookContext) -> None:
     ctx.session.title = "mine"  # bad: so is the session
     ctx.host.kv = ctx.host.kv  # bad: and the host
     ctx.channel.set_continuation_token("t")  # bad: hooks change nothing of the run
+
+
+def reduced(event: Event[TurnCompleted], ctx: PlainContext) -> None:
+    ctx.host.kv.get("last")  # bad: a thread cannot await it
+    ctx.host.files.list()  # bad: nor this
+    ctx.host.reminders.list()  # bad: nor this
+    ctx.artifacts.tag("link", "pr")  # bad: nor this
 """
 )
 
@@ -118,7 +144,7 @@ def for_each_type(handler: Callable[[str], str]) -> str:
     payloads = f"from eventlog.events import Event, {', '.join(names)}\n"
     return (
         payloads
-        + "from eventlog.observe import HookContext, define_hook\n\n"
+        + "from eventlog.observe import HookContext, PlainContext, define_hook\n\n"
         + "".join(handler(name) for name in TYPE_KEYS)
     )
 
@@ -127,8 +153,10 @@ def a_good_hook(name: str) -> str:
     payload = VOCABULARY[name].__name__
     function = name.replace(".", "_")
     return (
-        f"\ndef {function}(event: Event[{payload}], ctx: HookContext) -> None: ...\n"
+        f"\ndef {function}(event: Event[{payload}], ctx: PlainContext) -> None: ...\n"
+        f"async def {function}_too(event: Event[{payload}], ctx: HookContext) -> None: ...\n"
         f"define_hook(events={{{name!r}: {function}}})\n"
+        f"define_hook(events={{{name!r}: {function}_too}})\n"
     )
 
 
@@ -136,8 +164,10 @@ def a_bad_hook(name: str) -> str:
     other = "TurnFailed" if name != "turn.failed" else "TurnCompleted"
     function = name.replace(".", "_")
     return (
-        f"\ndef {function}(event: Event[{other}], ctx: HookContext) -> None: ...\n"
+        f"\ndef {function}(event: Event[{other}], ctx: PlainContext) -> None: ...\n"
+        f"async def {function}_too(event: Event[{other}], ctx: HookContext) -> None: ...\n"
         f"define_hook(events={{{name!r}: {function}}})  # bad: another type's payload\n"
+        f"define_hook(events={{{name!r}: {function}_too}})  # bad: another type's payload\n"
     )
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "Reminder",
     "ReminderLimits",
     "Reminders",
+    "service_of",
 ]
 
 
@@ -50,13 +51,18 @@ class Host(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     def __getattr__(self, name: str) -> Any:
         """Only asked for what is no member."""
-        if name in self.services:
-            return self.services[name]
-        passed = ", ".join(sorted(self.services)) or "none"
-        raise AttributeError(f'the server passed no service "{name}" to its Runtime; it passed: {passed}')
+        return service_of(self.services, name)
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self.services})
+
+
+def service_of(services: Mapping[str, Any], name: str) -> Any:
+    """The service of that name; raises AttributeError."""
+    if name in services:
+        return services[name]
+    passed = ", ".join(sorted(services)) or "none"
+    raise AttributeError(f'the server passed no service "{name}" to its Runtime; it passed: {passed}')
 
 
 _OWN_NAMES = frozenset(Host.__struct_fields__)

@@ -9,6 +9,7 @@ from eventlog.observe.discover import Discovered, LoadedExperiment, LoadedHook, 
 from eventlog.observe.hook import DisabledHook, Handler, HookDefinition, OnRestart, define_hook, disable_hook
 from eventlog.observe.limits import ObserveLimits
 from eventlog.observe.memory import MemoryLine, memory_hook, read_memory
+from eventlog.observe.plain import PlainContext, PlainHost
 from eventlog.observe.spans import otel_hook
 
 __all__ = [
@@ -31,6 +32,8 @@ __all__ = [
     "OnRestart",
     "OnSample",
     "OwnedChannel",
+    "PlainContext",
+    "PlainHost",
     "Sample",
     "arm_of",
     "define_ab",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeAlias, TypedDict, TypeVar, overload
+from typing import Any, Protocol, TypeAlias, TypedDict, TypeVar, overload
 
 import msgspec
 
@@ -42,11 +42,19 @@ from eventlog.events import (
 )
 from eventlog.observe.context import ChannelContext
 from eventlog.observe.handlers import CheckedHandlers, checked_handlers, is_id
+from eventlog.observe.plain import PlainContext
 
 D = TypeVar("D")
 
-ChannelHandlerOf: TypeAlias = Callable[[Event[D], ChannelContext], Awaitable[None] | None]
-"""A channel's function or coroutine function for events with this payload."""
+
+class ChannelCoroutineHandlerOf(Protocol[D]):
+    """A channel's coroutine function for events with this payload; see `CoroutineHandlerOf`."""
+
+    def __call__(self, event: Event[D], ctx: ChannelContext, /) -> Awaitable[None]: ...
+
+
+ChannelHandlerOf: TypeAlias = ChannelCoroutineHandlerOf[D] | Callable[[Event[D], PlainContext], None]
+"""A channel's coroutine function, or a plain one, which gets less, for events with this payload."""
 
 ChannelHandler: TypeAlias = ChannelHandlerOf[Any]
 """A handler in a plain map, where own types may stand; type checkers leave its event alone."""

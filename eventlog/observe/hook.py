@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, overload
+from typing import Any, Literal, Protocol, TypeAlias, TypedDict, TypeVar, overload
 
 import msgspec
 
@@ -42,11 +42,22 @@ from eventlog.events import (
 )
 from eventlog.observe.context import HookContext
 from eventlog.observe.handlers import CheckedHandlers, checked_handlers, is_id
+from eventlog.observe.plain import PlainContext
 
 D = TypeVar("D")
 
-HandlerOf: TypeAlias = Callable[[Event[D], HookContext], Awaitable[None] | None]
-"""A function or coroutine function for events with this payload."""
+
+class CoroutineHandlerOf(Protocol[D]):
+    """A coroutine function for events with this payload.
+
+    A protocol beside a `Callable`, so that type checkers take a lambda for what it is: a plain function.
+    """
+
+    def __call__(self, event: Event[D], ctx: HookContext, /) -> Awaitable[None]: ...
+
+
+HandlerOf: TypeAlias = CoroutineHandlerOf[D] | Callable[[Event[D], PlainContext], None]
+"""A coroutine function, or a plain one, which gets less, for events with this payload."""
 
 Handler: TypeAlias = HandlerOf[Any]
 """A handler in a plain map, `dict[str, Handler]`, where own types may stand; type checkers leave its event alone."""
@@ -128,8 +139,8 @@ def define_hook(events: Mapping[str, HandlerOf[object]], on_restart: OnRestart =
 def define_hook(events: Any, on_restart: OnRestart = "skip") -> HookDefinition:
     """Define what `agent/hooks/<name>.py` exports as its `hook` (R64, R65); raises InvalidName as HookDefinition does.
 
-    Handlers are called with `(event, ctx)` after the event is recorded. A literal map is checked by key; for own types
-    declare it first, as `events: dict[str, Handler] = {"acme.refund": on_refund}`.
+    Handlers are called with `(event, ctx)` after the event is recorded, a plain function with a PlainContext. A literal
+    map is checked by key; for own types declare it first, as `events: dict[str, Handler] = {"acme.refund": on_refund}`.
     """
     return HookDefinition(events, on_restart)
 

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import Context
 from typing import Any, TypeAlias
 
+from eventlog.observe.plain import reduced
 from eventlog.observe.threads import PlainThreads
 
 AsyncHandler: TypeAlias = Callable[[Any, Any], Awaitable[object]]
@@ -62,12 +63,12 @@ class InContexts:
 
 
 def as_async(handler: Callable[[Any, Any], Any], threads: PlainThreads) -> AsyncHandler:
-    """The handler itself if it is a coroutine function; a plain function is called on one of the threads."""
+    """The handler itself if it is a coroutine function; a plain function is called on a thread, with less."""
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
         return handler
 
     async def call(event: Any, context: Any) -> None:
-        result = await threads.run(handler, event, context)
+        result = await threads.run(handler, event, reduced(context))
         if inspect.isawaitable(result):  # a function that only passes a coroutine on
             await result
 
