@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import closing
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from tests.log_kit import (
     indexes,
     run_injected,
     start_child,
+    until,
     whole,
 )
 
@@ -184,12 +186,15 @@ async def main():
     async with EventLog(path) as log:
         session = await log.start_session("s")
         await session.append_many([NewEvent("own.type", {"n": n}) for n in range(500)])
+        opened = []
         limit(wal_size() + 100_000)
         for n in range(5):
             failing = asyncio.ensure_future(outcome(session.append("own.type", LARGE, key="large")))
             await asyncio.sleep(0)
             waiting = [asyncio.ensure_future(outcome(session.append("own.type", {"w": n}))) for _ in range(3)]
             say(await failing, *[await each for each in waiting])
+            opened.append(await log.store.with_writer(lambda connection, events: connection))
+        say(len({id(connection) for connection in opened}))
         limit(resource.RLIM_INFINITY)
         say(*[await outcome(session.append("own.type", LARGE, key="large")) for _ in range(2)])
         say(*[event.index async for event in session.read(after=500)])
@@ -198,7 +203,8 @@ asyncio.run(main())
 """,
         tmp_path / "agent.db",
     )
-    *rounds, large, read, ok = said.splitlines()
+    *rounds, opened, large, read, ok = said.splitlines()
+    assert opened == "5", "what SQLite has in memory is not believed any more: it is opened again each time"
     assert rounds == [f"OutcomeUnknown {n} {n + 1} {n + 2}" for n in range(501, 516, 3)]
     assert large == "516 516"
     assert read == " ".join(map(str, range(501, 517)))
@@ -296,6 +302,40 @@ async def test_a_failed_sync_is_unknown_and_the_same_key_makes_one_event(tmp_pat
         assert {event.index: event.data["n"] for event in events} == stored
         assert indexes(events) == list(range(1, 13))
         await whole(log)
+
+
+@contextmanager
+def no_file_longer_than(size_bytes: int) -> Iterator[None]:
+    """The same limit in this process, for what is not told to a caller."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, resource.RLIM_INFINITY))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [(90, "a chore of the writer failed and will be tried again"), (10, "a checkpoint failed and will be tried again")],
+    ids=["behind an append", "when idle"],
+)
+async def test_a_failed_checkpoint_is_nobodys_error_and_is_made_later(
+    log: EventLog, session: Session, caplog: pytest.LogCaptureFixture, count: int, said: str
+) -> None:
+    """What was acknowledged is in the WAL: only the file itself cannot be made longer."""
+    writer = log.store.writer
+    await session.append_many([NewEvent("own.type", {"v": "x" * 50_000}) for _ in range(150)])
+    await until(lambda: writer.wal_pages > 1_500 and writer._pages_since_checkpoint == 0)
+    with no_file_longer_than(log.path.stat().st_size):
+        await session.append_many([NewEvent("own.type", {"v": "y" * 50_000}) for _ in range(count)])
+        await until(lambda: said in caplog.text)
+        assert (await session.append("own.type", {})).index == 151 + count
+    assert writer._pages_since_checkpoint > 0
+    await session.append("own.type", {})
+    await until(lambda: writer._pages_since_checkpoint == 0)
+    assert log.path.stat().st_size > 50_000 * (150 + count)
+    assert indexes(await all_of(session.read())) == list(range(153 + count))
+    await whole(log)
 
 
 # -------------------------------------------------------------------------------------------------- a damaged disk

@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -24,8 +25,14 @@ from eventlog.errors import (
 from eventlog.events import Event, NewEvent
 from eventlog.log import RECENT_SESSIONS, EventLog
 from eventlog.session import Session
-from eventlog.store.writer import MAX_QUEUE_BYTES, MAX_QUEUE_EVENTS
-from tests.log_kit import all_of, assert_unlocked, damaging, fill, indexes, until, whole
+from eventlog.store.writer import (
+    CHECKPOINT_PAGES_AT_LEISURE,
+    MAX_QUEUE_BYTES,
+    MAX_QUEUE_EVENTS,
+    PAGE_BYTES,
+    TRUNCATE_PAGES,
+)
+from tests.log_kit import all_of, assert_unlocked, crash_copy, damaging, fill, indexes, until, whole
 
 
 @pytest.fixture
@@ -436,6 +443,100 @@ async def test_closing_settles_the_queue_and_refuses_who_waits_for_room(log: Eve
     stored = sum(isinstance(result, Event) for result in results)
     async with EventLog(log.path) as again:
         assert (await again.session("s1")).next_index == stored + 1
+
+
+async def test_who_is_cancelled_while_waiting_for_room_as_the_log_is_closed_is_cancelled(
+    log: EventLog, session: Session
+) -> None:
+    tasks = [asyncio.ensure_future(session.append("own.type", {})) for _ in range(MAX_QUEUE_EVENTS + 10)]
+    await asyncio.sleep(0)
+    waiting = tasks[MAX_QUEUE_EVENTS:]
+    assert len(log.store.writer._room) == 10
+    for task in waiting[::2]:
+        task.cancel()
+    await log.close()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(result, asyncio.CancelledError) for result in results[MAX_QUEUE_EVENTS::2])
+    assert not any(isinstance(result, asyncio.CancelledError) for result in results[MAX_QUEUE_EVENTS + 1 :: 2])
+
+
+async def test_who_still_finds_no_room_when_the_log_is_closed_is_refused(log: EventLog, session: Session) -> None:
+    """A batch that has its turn takes the room of many, and the next ones wait again, until the log is closed."""
+    batch = [NewEvent("own.type")] * 1_000
+    tasks = [asyncio.ensure_future(session.append_many(batch)) for _ in range(MAX_QUEUE_EVENTS // 1_000 + 5)]
+    await asyncio.sleep(0)
+    writer = log.store.writer
+    assert writer.queued_events == MAX_QUEUE_EVENTS
+    closing = asyncio.ensure_future(writer.close())
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(result) for result in results[10:]] == [LogClosed] * 5
+    assert [len(result) for result in results[:10] if isinstance(result, list)] == [1_000] * 10
+    await closing
+    assert indexes(await all_of(session.read())) == list(range(10_001))
+
+
+async def test_a_close_that_every_canceller_meets_settles_the_queue_all_the_same(
+    log: EventLog, session: Session
+) -> None:
+    """As when a server cancels every task that it finds, again and again."""
+    appends = [asyncio.ensure_future(session.append("own.type", {})) for _ in range(2_000)]
+    await asyncio.sleep(0)
+    closing = asyncio.ensure_future(log.close())
+    while not closing.done():
+        for task in asyncio.all_tasks() - {*appends, asyncio.current_task()}:
+            task.cancel()
+        await asyncio.sleep(0)
+    await asyncio.gather(closing, return_exceptions=True)
+    await log.close()
+    assert {type(result) for result in await asyncio.gather(*appends)} == {Event}
+    async with EventLog(log.path) as again:
+        assert (await again.session("s1")).next_index == 2_001
+
+
+# ------------------------------------------------------------------------------------------------- checkpoints, idle
+
+
+async def test_an_idle_writer_brings_the_wal_into_the_file_and_says_so(log: EventLog, session: Session) -> None:
+    """After a second without an append, so that whoever dies then leaves a file that is whole by itself."""
+    writer = log.store.writer
+    await fill(session, 3)
+    assert writer._pages_since_checkpoint > 0
+    await until(lambda: writer._pages_since_checkpoint == 0)
+    assert writer.wal_pages > 0
+    alone = crash_copy(log.path, log.path.with_name("copy"))
+    alone.with_name(f"{alone.name}-wal").unlink()
+    with closing(sqlite3.connect(alone)) as connection:
+        assert connection.execute("SELECT count(*) FROM log").fetchone() == (4,)
+
+
+async def test_an_idle_writer_that_has_nothing_to_bring_does_nothing(log: EventLog, session: Session) -> None:
+    """The checkpoint was made behind the last append, which was large."""
+    writer = log.store.writer
+    await session.append_many([NewEvent("own.type", {"v": "x" * 500_000}) for _ in range(10)])
+    await until(lambda: writer._pages_since_checkpoint == 0)
+    pages = writer.wal_pages
+    assert pages > CHECKPOINT_PAGES_AT_LEISURE
+    await until(lambda: writer._idle_timer is None)
+    await assert_unlocked(log)
+    assert writer.wal_pages == pages
+
+
+async def test_a_wal_that_a_reader_made_long_is_cut_when_it_lets_go(tmp_path: Path) -> None:
+    """While somebody reads an old state no page of the WAL can be written anew; afterwards it is no longer 64 MiB."""
+    async with EventLog(tmp_path / "agent.db", durability="process") as log:
+        session = await log.start_session("s1")
+        wal = tmp_path / "agent.db-wal"
+        with closing(sqlite3.connect(log.path, isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            assert reader.execute("SELECT count(*) FROM log").fetchone() == (1,)
+            for _ in range(70):
+                await session.append("own.type", {"v": "x" * 1_000_000})
+            assert wal.stat().st_size > TRUNCATE_PAGES * PAGE_BYTES
+            assert reader.execute("SELECT count(*) FROM log").fetchone() == (1,)
+            reader.execute("ROLLBACK")
+        await until(lambda: wal.stat().st_size == 0)
+        await session.append("own.type", {})
+        await whole(log)
 
 
 # ------------------------------------------------------------------------------------------------------- starvation

@@ -170,8 +170,7 @@ class Writer:
             if not turn.done():
                 turn.set_result(None)
         if self._flying or self._waiting:
-            if self._drained is None:
-                self._drained = Outcome(loop=self.loop)
+            self._drained = Outcome(loop=self.loop)
             await self._drained  # also when cancelled: an append that nobody settles would never end
 
     def _send_next(self) -> None:
@@ -211,8 +210,7 @@ class Writer:
         """The group as rows, on what is stored when all that flies has landed as it was drafted."""
         if not self._flying:
             self._base = Base(self._events)
-        if self._base is None:
-            return None
+        assert self._base is not None  # or `_send_next` would have waited until nothing flies
         try:
             draft = self._events.draft(group, self._base, {})
         except Exception:  # the thread meets it again, and tells the callers
