@@ -17,6 +17,7 @@ from eventlog.log import EventLog
 from eventlog.session import Session
 from eventlog.store.drafting import MAX_OWN_TYPES, checksum
 from eventlog.store.writer import GROUP_ROWS, MAX_SESSIONS_AHEAD
+from eventlog.testing import ManualClock
 from tests.log_kit import all_of, indexes, whole
 from tests.torture.counts import Counts
 
@@ -188,6 +189,31 @@ async def test_an_append_to_a_session_whose_start_is_in_flight_follows_it(tmp_pa
         early = [asyncio.ensure_future(log.append("new", "own.type", {})) for _ in range(3)]
         _ = await starting
         assert indexes(await asyncio.gather(*early)) == [1, 2, 3]
+        await whole(log)
+
+
+class FailingClock(ManualClock):
+    """One that fails now and then, as a clock of somebody else's may."""
+
+    fails = False
+
+    def monotonic_s(self) -> float:
+        if self.fails:
+            raise RuntimeError("the clock has stopped")
+        return super().monotonic_s()
+
+
+async def test_a_group_that_cannot_be_drafted_is_refused_and_the_next_one_is_stored(tmp_path: Path) -> None:
+    clock = FailingClock()
+    async with EventLog(tmp_path / "agent.db", clock=clock) as log:
+        session = await log.start_session("s")
+        clock.fails = True
+        appends = [session.append("own.type", {"n": n}) for n in range(3 * GROUP_ROWS)]
+        outcomes = await asyncio.gather(*appends, return_exceptions=True)
+        assert {str(outcome) for outcome in outcomes} == {"the clock has stopped"}
+        clock.fails = False
+        assert (await session.append("own.type", {})).index == 1
+        assert log.store.writer.queued_events == log.store.writer.queued_bytes == 0
         await whole(log)
 
 

@@ -500,6 +500,16 @@ async def test_the_same_key_for_anything_else_is_a_conflict(
     await nothing_happened(log, session, 2)
 
 
+async def test_a_conflict_names_the_key_that_is_not_stored_yet(log: EventLog, session: Session) -> None:
+    """A batch of which a part is stored was another batch: nothing of it is stored."""
+    await session.append("own.type", {"a": 1}, key="k1")
+    batch = [NewEvent("own.type", {"a": 1}, key=key) for key in ("k1", "k2")]
+    with pytest.raises(KeyConflict, match="other keys of the same batch") as caught:
+        await session.append_many(batch)
+    assert caught.value.key == "k2"
+    await nothing_happened(log, session, 2)
+
+
 async def test_the_same_key_from_many_at_once_makes_one_event(log: EventLog, session: Session) -> None:
     same = [session.append("own.type", {"a": 1}, key="k") for _ in range(30)]
     others = [session.append("own.type", {"n": n}) for n in range(30)]
