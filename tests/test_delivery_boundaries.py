@@ -299,6 +299,24 @@ async def test_r42_a_snapshot_ends_at_seven_days(tmp_path: Path, age_s: int, is_
             assert (await turns.get(reference)).version == 1
 
 
+async def test_r42_a_snapshot_is_of_a_version_that_is_there_in_a_project_that_is_granted(tmp_path: Path) -> None:
+    """Never another version, and nothing any more from the moment when the project is taken back."""
+    async with bench(tmp_path) as it:
+        installed = await it.install(handler=Recorder())
+        await it.turn("a", "t1")
+        await it.turn("other", "t1", project="q")
+        turns = GrantedTurns(it.log, installed, DeliveryPolicy().retention_s)
+        for reference in (TurnReference("a", "t1", 2), TurnReference("a", "t2", 1), TurnReference("b", "t1", 1)):
+            with pytest.raises(VersionUnavailable, match="there is no such version"):
+                await turns.get(reference)
+        with pytest.raises(VersionUnavailable, match="acme is not granted conversations.turns.read in its project"):
+            await turns.get(TurnReference("other", "t1", 1))
+        assert (await turns.get(TurnReference("a", "t1", 1))).turn_id == "t1"
+        await it.extensions.revoke("acme", "p")
+        with pytest.raises(VersionUnavailable, match="is not granted"):
+            await turns.get(TurnReference("a", "t1", 1))
+
+
 @AROUND_SEVEN_DAYS
 async def test_a_dead_letter_goes_seven_days_after_it_died(tmp_path: Path, age_s: int, is_over: bool) -> None:
     async with bench(tmp_path) as it:

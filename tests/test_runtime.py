@@ -11,7 +11,12 @@ from pathlib import Path
 import pytest
 
 from eventlog import Event, EventLog, HookContext, Runtime, define_hook
-from eventlog.errors import BrokenInvariant, InvalidName
+from eventlog.durable import DeliveryPolicy
+from eventlog.errors import BrokenInvariant, InvalidName, StorageFull
+from tests.extension_kit import Recorder, complete_turn
+from tests.observing import Trace
+from tests.steering_kit import HANDLERS, extension
+from tests.test_errors_of_the_disk import no_more_room, room
 
 
 async def test_r126_a_second_runtime_of_the_same_agent_is_refused_until_the_first_has_stopped(tmp_path: Path) -> None:
@@ -104,6 +109,69 @@ async def test_a_runtime_whose_log_was_closed_stops_all_the_same(tmp_path: Path)
     await log.close()
     await runtime.stop()
     assert log.agents_served == set()
+
+
+async def test_a_runtime_says_which_grants_do_not_count_and_which_extension_has_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Grants count when an extension is first installed; a queue that stays empty looks as if nothing happened."""
+    HANDLERS["points"] = Recorder()
+    extension(tmp_path / "agent" / "extensions", "points", Recorder())
+    starts: list[tuple[dict[str, list[str]], str]] = [
+        ({}, 'extension "points" is granted no project, so nothing is delivered to it'),
+        ({"points": ["p"]}, 'extension "points" is not granted p: grants count when it is first installed'),
+    ]
+    for grants, said in starts:
+        caplog.clear()
+        async with EventLog(tmp_path / "agent.db") as log, Runtime(log, tmp_path, grants=grants) as runtime:
+            assert [message for message in caplog.messages if said in message] == [caplog.messages[0]]
+            await complete_turn(log, f"s{len(grants)}", "t1")
+            await runtime.settled()
+    assert HANDLERS["points"].events == []
+    caplog.clear()
+    async with EventLog(tmp_path / "agent.db") as log, Runtime(log, tmp_path) as runtime:
+        await runtime.extensions.grant("points", "p")
+    async with EventLog(tmp_path / "agent.db") as log, Runtime(log, tmp_path, grants={"points": ["p"]}):
+        assert not [message for message in caplog.messages if "not granted p" in message]
+
+
+async def test_a_runtime_tells_what_extensions_were_refused(tmp_path: Path) -> None:
+    """The gaps of all of them, and those of one by its name."""
+    for name in ("one", "two"):
+        HANDLERS[name] = Recorder()
+        extension(tmp_path / "agent" / "extensions", name, HANDLERS[name])
+    grants = {"one": ["p"], "two": ["p"]}
+    async with (
+        EventLog(tmp_path / "agent.db") as log,
+        Runtime(log, tmp_path, grants=grants, policy=DeliveryPolicy(capacity=1)) as runtime,
+    ):
+        await runtime.extensions.pause("one")
+        for number in range(3):
+            await complete_turn(log, "a", f"t{number}")
+            await runtime.settled()
+        assert await runtime.extensions.gaps("two") == []
+        (gap,) = await runtime.extensions.gaps("one")
+        assert (gap.extension, gap.project, gap.reason, gap.first, gap.last, gap.count) == ("one", "p", "capacity", 3, 4, 2)
+        assert await runtime.extensions.gaps() == [gap]
+
+
+async def test_a_runtime_that_finds_no_room_to_start_leaves_nothing_running_and_starts_later(tmp_path: Path) -> None:
+    trace = Trace()
+    async with EventLog(tmp_path / "agent.db") as log:
+        runtime = Runtime(log)
+        for number in range(60):
+            runtime.add_hook(f"hook {number} {'x' * 100}", trace.hook(f"h{number}"))
+        await no_more_room(log, pages=0)
+        with pytest.raises(StorageFull):
+            await runtime.start()
+        assert log.agents_served == set()
+        await room(log)
+        await log.start_session("before")
+        assert trace.calls == []
+        async with runtime:
+            await log.start_session("s1")
+            await runtime.settled()
+        assert sorted(trace.calls) == sorted((f"h{number}", "s1", 0) for number in range(60))
 
 
 async def test_r54_a_hook_runs_in_the_process_that_serves(tmp_path: Path) -> None:

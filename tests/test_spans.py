@@ -431,6 +431,32 @@ async def test_what_a_turn_leaves_open_ends_with_it_and_what_comes_late_begins_n
     assert len({span.end_time for span in telemetry.spans}) == 1
 
 
+async def test_what_is_said_twice_is_one_span_and_an_end_without_a_beginning_is_none(
+    tmp_path: Path, telemetry: Telemetry
+) -> None:
+    """As in a turn that was taken up again; and a step may end without a word of tokens or of a reason."""
+    call = ("actions.requested", {"calls": [{"callId": "c1", "toolName": "Find"}]})
+    await told(
+        tmp_path,
+        telemetry.hook(),
+        ("turn.started", {}),
+        ("step.failed", {"stepIndex": 7, "message": "of a step that nobody began"}),
+        ("step.completed", {"stepIndex": 7}),
+        ("step.started", {"stepIndex": 0}),
+        ("step.started", {"stepIndex": 0}),
+        call,
+        call,
+        ("step.completed", {"stepIndex": 0}),
+        ("step.completed", {"stepIndex": 0}),
+        ("action.result", {"callId": "c1", "toolName": "Find", "isError": False}),
+        ("turn.completed", {}),
+    )
+    assert [span.name for span in telemetry.spans] == ["chat", "execute_tool Find", "invoke_agent agent"]
+    step = attributes(telemetry.spans[0])
+    assert not [name for name in step if "usage" in name or "finish" in name]
+    assert telemetry.tokens() == {}
+
+
 async def test_a_turn_that_began_before_the_hook_was_there_begins_with_what_it_sees(
     tmp_path: Path, telemetry: Telemetry
 ) -> None:

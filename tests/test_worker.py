@@ -645,6 +645,25 @@ async def test_a_damaged_event_becomes_a_dead_letter_and_no_call(tmp_path: Path)
     assert [each.event_id for each in handler.events] == [whole.id]
 
 
+async def test_an_event_on_a_lost_page_becomes_a_dead_letter_and_the_others_are_delivered(tmp_path: Path) -> None:
+    """The page cannot be read at all, so that no more of the event is known than that it is owed."""
+    async with bench(tmp_path, start=False) as it:
+        await it.install(handler=Recorder())
+        await start(it.log, "a")
+        lost = await it.log.append("a", "turn.completed", {"result": "A" * 30_000}, turn_id="t1")
+        await it.turn("b", "t1")
+    file = tmp_path / "agent.db"
+    content = file.read_bytes()
+    page = next(at for at in range(0, len(content), 4_096) if content[at + 4 : at + 4_096] == b"A" * 4_092)
+    file.write_bytes(content[:page] + bytes(4_096) + content[page + 4_096 :])
+    async with bench(tmp_path) as it:
+        await it.install(handler=(handler := Recorder()))
+        await it.worker.idle()
+        assert [each.conversation_id for each in handler.events] == ["b"]
+        assert [(each.event_id, each.reason) for each in it.letters] == [(lost.id, "undecodable")]
+        assert "the event cannot be read" in (it.letters[0].last_error or "")
+
+
 async def damage(log: EventLog, position: int) -> None:
     """Write garbage over a stored payload, as a bad disk does."""
 

@@ -203,8 +203,8 @@ class _Fold:
 
     def _ended(self, event: Event[Any], ctx: HookContext) -> _Turn:
         turn = self._turn(event, ctx)
-        if self._open.pop((event.session_id, event.turn_id), None) is not None:
-            self._spans -= turn.size
+        del self._open[event.session_id, event.turn_id]
+        self._spans -= turn.size
         return turn
 
     def _grown(self, event: Event[Any]) -> None:

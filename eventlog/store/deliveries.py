@@ -3,10 +3,11 @@
 import sqlite3
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from eventlog.errors import DamagedFile
 from eventlog.events import Event
 from eventlog.store.attempts import (
     FREE,
@@ -40,10 +41,14 @@ class Limits(msgspec.Struct, frozen=True):
     capacity: int
 
 
+Begun: TypeAlias = tuple[Attempt, Event[Any] | None]
+"""An attempt, and its event, None where that cannot be read."""
+
+
 class Turn(msgspec.Struct):
     """What one turn of the queue did. `next_at_us` is when something is due or expires, if nothing else happens."""
 
-    begun: list[tuple[Attempt, Event[Any] | None]]
+    begun: list[Begun]
     settled: int
     letters: list[DeadLetter]
     at_ease: list[int]  # extensions that need no care any more
@@ -97,6 +102,7 @@ class Deliveries:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._reading = Reading(verify=True)  # an extension never acts on a damaged event
+        self._reads_apart = False  # events, outside of the transaction that begins their attempts
         self._owner: str | None = None
         self._last_gap: int | None = None
         self._purge_at_us = 0
@@ -112,7 +118,15 @@ class Deliveries:
 
         `held` names the attempts that still have a call, where others may be in the file without one; else None.
         """
-        return await self._store.write(self._turn, ended, wants, limits, held, self._store.clock.now_us())
+        work = (ended, wants, limits, held, self._store.clock.now_us())
+        if not self._reads_apart:
+            try:
+                return await self._store.write(self._turn, *work)
+            except DamagedFile:  # SQLite commits nothing more in a transaction that met a damaged page, of an event say
+                self._reads_apart = True
+        turn = await self._store.write(self._turn, *work)
+        turn.begun = await self._store.read(self._with_readable_events, [attempt for attempt, _ in turn.begun])
+        return turn
 
     async def live(self, extension: int | None = None) -> list[Delivery]:
         """Every live delivery, by extension and position."""
@@ -156,7 +170,7 @@ class Deliveries:
         due_at_us = next_due(connection, ready, now_us)
         expires_at_us = next_expiry(connection, now_us - retention_us, retention_us)
         return Turn(
-            begun=list(zip(begun, self._events(connection, begun), strict=True)),
+            begun=[(attempt, None) for attempt in begun] if self._reads_apart else self._with_events(connection, begun),
             settled=settled,
             letters=letters_of(connection, buried),
             at_ease=at_ease,
@@ -170,21 +184,21 @@ class Deliveries:
             (self._owner,) = connection.execute(_OWNER).fetchone()
         return str(self._owner)
 
-    def _events(self, connection: sqlite3.Connection, attempts: Sequence[Attempt]) -> list[Event[Any] | None]:
-        """The event of each attempt, None where it cannot be read."""
+    def _with_events(self, connection: sqlite3.Connection, attempts: Sequence[Attempt]) -> list[Begun]:
         positions = sorted({attempt.position for attempt in attempts})
-        try:
-            found = self._reading.at_positions(connection, positions)
-        except sqlite3.DatabaseError:  # a damaged page must not keep the others waiting
-            found = [event for position in positions for event in self._readable(connection, position)]
-        by_position = {event.position: event for event in found}
-        return [by_position.get(attempt.position) for attempt in attempts]
+        by_position = {event.position: event for event in self._reading.at_positions(connection, positions)}
+        return [(attempt, by_position.get(attempt.position)) for attempt in attempts]
 
-    def _readable(self, connection: sqlite3.Connection, position: int) -> list[Event[Any]]:
+    def _with_readable_events(self, connection: sqlite3.Connection, attempts: Sequence[Attempt]) -> list[Begun]:
+        """One by one: a damaged page must not keep the others waiting."""
+        return [self._with_readable_event(connection, attempt) for attempt in attempts]
+
+    def _with_readable_event(self, connection: sqlite3.Connection, attempt: Attempt) -> Begun:
         try:
-            return self._reading.at_positions(connection, [position])
+            (begun,) = self._with_events(connection, [attempt])
         except sqlite3.DatabaseError:
-            return []
+            return attempt, None
+        return begun
 
     def _new_gaps(self, connection: sqlite3.Connection) -> list[DeliveryGap]:
         (last,) = connection.execute("SELECT coalesce(max(gap), 0) FROM delivery_gap").fetchone()
