@@ -189,7 +189,6 @@ class Dispatcher:
                 raise
             finally:
                 self._inbox.release()
-        self._tell()
 
     async def _cut_off(self) -> None:
         """Call nothing any more: cancel what is underway, and give it a moment to end."""
