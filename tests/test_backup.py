@@ -192,7 +192,8 @@ async def test_what_killed_backups_of_other_names_left_is_removed_after_a_day(tm
     for path in names.values():
         path.write_bytes(b"half of it")
         age_s = backup.LEFT_ALONE_S * (0.99 if path is names["new"] else 1.01)
-        os.utime(path, (time.time() - age_s,) * 2)
+        changed_s = time.time() - age_s
+        os.utime(path, (changed_s, changed_s))
     async with EventLog(tmp_path / "agent.db") as log:
         with names["held"].open("rb") as held:
             fcntl.flock(held, fcntl.LOCK_EX)

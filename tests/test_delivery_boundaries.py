@@ -309,7 +309,7 @@ async def test_r42_a_snapshot_is_of_a_version_that_is_there_in_a_project_that_is
         for reference in (TurnReference("a", "t1", 2), TurnReference("a", "t2", 1), TurnReference("b", "t1", 1)):
             with pytest.raises(VersionUnavailable, match="there is no such version"):
                 await turns.get(reference)
-        with pytest.raises(VersionUnavailable, match="acme is not granted conversations.turns.read in its project"):
+        with pytest.raises(VersionUnavailable, match=r"acme is not granted conversations\.turns\.read in its project"):
             await turns.get(TurnReference("other", "t1", 1))
         assert (await turns.get(TurnReference("a", "t1", 1))).turn_id == "t1"
         await it.extensions.revoke("acme", "p")

@@ -382,7 +382,7 @@ class Queues(RuleBasedStateMachine):
     @invariant()
     def the_worker_wakes_for_what_is_next(self) -> None:
         expected, alarm = self.model.next_at_s(), self.server.worker._seconds_to_wait()
-        assert expected is None or (alarm is not None and alarm <= max(0.0, expected) + 1e-6)
+        assert expected is None or alarm <= max(0.0, expected) + 1e-6
 
 
 @pytest.mark.faults

@@ -1,4 +1,4 @@
-"""Hooks that join, and lanes that end, while something else is underway: a full disk, a page of the log, a closed log."""
+"""Hooks that join and lanes that end while something else is underway: a full disk, a page of the log, a closed log."""
 
 from __future__ import annotations
 

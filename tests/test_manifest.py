@@ -26,6 +26,7 @@ from eventlog.durable import (
 )
 from eventlog.errors import Finding, ManifestError
 from eventlog.vocabulary import VOCABULARY
+from tests.log_kit import UNREADABLE
 
 Document = dict[str, Any]
 
@@ -47,7 +48,6 @@ SOUND: Document = {
     ],
 }
 LEAST: Document = {"publisher": "acme", "name": "crm", "version": "0.0.0", "engines": {"api": "1"}}
-from tests.log_kit import UNREADABLE
 
 
 def changed(change: Callable[[Document], object], document: Document = SOUND) -> Document:

@@ -115,8 +115,8 @@ async def test_a_runtime_says_which_grants_do_not_count_and_which_extension_has_
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Grants count when an extension is first installed; a queue that stays empty looks as if nothing happened."""
-    HANDLERS["points"] = Recorder()
-    extension(tmp_path / "agent" / "extensions", "points", Recorder())
+    recorder = Recorder()
+    extension(tmp_path / "agent" / "extensions", "points", recorder)
     starts: list[tuple[dict[str, list[str]], str]] = [
         ({}, 'extension "points" is granted no project, so nothing is delivered to it'),
         ({"points": ["p"]}, 'extension "points" is not granted p: grants count when it is first installed'),
@@ -127,7 +127,7 @@ async def test_a_runtime_says_which_grants_do_not_count_and_which_extension_has_
             assert [message for message in caplog.messages if said in message] == [caplog.messages[0]]
             await complete_turn(log, f"s{len(grants)}", "t1")
             await runtime.settled()
-    assert HANDLERS["points"].events == []
+    assert recorder.events == []
     caplog.clear()
     async with EventLog(tmp_path / "agent.db") as log, Runtime(log, tmp_path) as runtime:
         await runtime.extensions.grant("points", "p")
@@ -151,7 +151,14 @@ async def test_a_runtime_tells_what_extensions_were_refused(tmp_path: Path) -> N
             await runtime.settled()
         assert await runtime.extensions.gaps("two") == []
         (gap,) = await runtime.extensions.gaps("one")
-        assert (gap.extension, gap.project, gap.reason, gap.first, gap.last, gap.count) == ("one", "p", "capacity", 3, 4, 2)
+        assert (gap.extension, gap.project, gap.reason, gap.first, gap.last, gap.count) == (
+            "one",
+            "p",
+            "capacity",
+            3,
+            4,
+            2,
+        )
         assert await runtime.extensions.gaps() == [gap]
 
 
