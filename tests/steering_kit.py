@@ -89,7 +89,8 @@ class Served:
     async def rows(self) -> list[tuple[Any, ...]]:
         """Every delivery and dead letter, as the file has it."""
         sql = "SELECT e.name, d.project, d.position, d.state FROM delivery AS d JOIN extension AS e USING (extension)"
-        return await self.log.store.read(lambda c: c.execute(f"{sql} ORDER BY 1, 2, 3").fetchall())
+        rows = f"{sql} WHERE d.state IS NOT NULL ORDER BY 1, 2, 3"
+        return await self.log.store.read(lambda c: c.execute(rows).fetchall())
 
     async def pass_time(self, seconds: float) -> None:
         """Let time pass, and wait until nothing is running or due."""

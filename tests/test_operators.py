@@ -425,7 +425,7 @@ async def test_a_dead_letter_is_retried_and_another_discarded_on_the_running_ser
         assert await ask(path, "dead.discard", event_id=events[1].id, extension="acme", reason="left") is False
         assert [letter.event_id for letter in await it.runtime.dead_letters.list()] == [events[2].id]
         await it.do("revoke", name="acme", project="p")
-        assert await ask(path, "dead.retry") == {"retried": 0, "refused": {}}
+        assert await ask(path, "dead.retry") == {"retried": 0, "refused": {}, "full": []}
 
 
 # ------------------------------------------------------------------------------------------------------------ at rest
@@ -442,7 +442,7 @@ async def test_at_rest_only_the_file_changes_and_the_next_server_follows_it(tmp_
         event = await it.turn("a", "t1")  # to a folder that is not one of an agent's
         await it.runtime.settled()
         assert handler.turns == ["t1"]
-    assert await steer(path, "dead.retry", event_id=event.id) == {"retried": 1, "refused": {}}
+    assert await steer(path, "dead.retry", event_id=event.id) == {"retried": 1, "refused": {}, "full": []}
     async with EventLog(path) as log:
         await log.append("a", "turn.completed", {}, turn_id="t2")
     disabled = msgspec.convert(await steer(path, "extensions.disable", name="acme"), Steered)

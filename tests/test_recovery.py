@@ -141,8 +141,8 @@ def test_the_summary_of_a_start_names_five_tools_and_what_was_resumed() -> None:
     assert Recovered().summary() == ""
     left = Recovered(open_turns=[OpenTurn("s", "t", 0, 1)])
     assert [left.summary(), left.summary(turns_ended=True)] == [
-        "1 open turns (left open)",
-        "1 open turns (ended as interrupted)",
+        "1 open turn (left open)",
+        "1 open turn (ended as interrupted)",
     ]
 
 
