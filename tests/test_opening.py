@@ -24,7 +24,7 @@ from eventlog.events import NewEvent
 from eventlog.log import EventLog
 from eventlog.session import Session
 from eventlog.store.owner import HeadFile
-from tests.log_kit import Attempt, all_of, everything_in, fill, indexes, nothing_happened, whole
+from tests.log_kit import Attempt, all_of, everything_in, fill, indexes, nothing_happened, until, whole
 
 
 @pytest.fixture
@@ -108,6 +108,7 @@ async def test_the_head_file_of_durability_process_proves_what_was_checkpointed(
     async with EventLog(path, durability="process") as log:
         await fill(await log.start_session("s"), 5)
         assert proven(path) == 0
+        await until(lambda: proven(path) == 6)  # the writer had nothing to do for a second, and made a checkpoint
     assert proven(path) == 6
     async with EventLog(path, durability="process") as log:
         await log.append("s", "own.type", {})

@@ -521,6 +521,25 @@ async def test_an_idle_writer_that_has_nothing_to_bring_does_nothing(log: EventL
     assert writer.wal_pages == pages
 
 
+@pytest.mark.parametrize("kind", ["one by one", "in groups", "large"])
+async def test_the_pages_that_commits_are_guessed_to_add_are_near_to_those_that_they_add(
+    log: EventLog, session: Session, kind: str
+) -> None:
+    """SQLite tells how long the WAL is only with a checkpoint, and when to make one is what the guess is for."""
+    writer = log.store.writer
+    writer.checkpoints_suspended += 1
+    await log.store.with_writer(lambda connection, _: writer._checkpoint(connection))
+    if kind == "one by one":
+        await fill(session, 200)
+    elif kind == "in groups":
+        await asyncio.gather(*[session.append("own.type", {"n": n}) for n in range(5_000)])
+    else:
+        await fill(session, 40, text="x" * 50_000)
+    guessed = await log.store.with_writer(lambda _connection, _: writer._pages_since_checkpoint)
+    await log.store.with_writer(lambda connection, _: writer._checkpoint(connection))
+    assert 0.6 * writer.wal_pages < guessed < 1.25 * writer.wal_pages
+
+
 async def test_a_wal_that_a_reader_made_long_is_cut_when_it_lets_go(tmp_path: Path) -> None:
     """While somebody reads an old state no page of the WAL can be written anew; afterwards it is no longer 64 MiB."""
     async with EventLog(tmp_path / "agent.db", durability="process") as log:

@@ -25,7 +25,7 @@ from tests.log_kit import CHECKOUT
 TIMEOUT_S = 150
 QUICK = [sys.executable, "-m", "tests.torture", "schedules", "cancel", "--count", "60"]
 TESTS: dict[str, list[str]] = {
-    "store/writer": ["writer", "drafting", "errors_of_the_disk", "opening", "standing"],
+    "store/writer": ["writer", "drafting", "errors_of_the_disk", "opening", "standing", "head_file", "truth"],
     "store/drafting": ["drafting", "writer", "log"],
     "store/attempts": ["deliveries", "delivery_boundaries", "worker"],
     "store/deliveries": ["deliveries", "dead_letters", "delivery_boundaries", "worker"],
