@@ -8,8 +8,9 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -207,6 +208,19 @@ def files_end_at(size_bytes: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@asynccontextmanager
+async def busy_writer(log: EventLog) -> AsyncIterator[None]:
+    """Inside of this the writer's thread is at something else: what is to be written waits behind it."""
+    done = threading.Event()
+    work = asyncio.ensure_future(log.store.write(lambda _connection: done.wait(20)))
+    await asyncio.sleep(0)
+    try:
+        yield
+    finally:
+        done.set()
+        await work
 
 
 async def until(condition: Callable[[], object]) -> None:

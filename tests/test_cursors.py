@@ -687,6 +687,8 @@ async def test_a_log_that_is_closed_too_early_ends_the_dispatcher_quietly(tmp_pa
     await log.start_session("s1")
     await log.close()
     dispatcher.recorded([Event(NOTE, 1, "s1", None, 0, 2, "era", b"{}")])
+    while dispatcher._inbox._feeder is not None:  # it tries no more
+        await asyncio.sleep(0)
     with pytest.raises(LogClosed):
         await dispatcher.stop()
     assert trace.indexes("h", "s1") in ([], [0])

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +13,10 @@ from eventlog.events import Event
 from eventlog.log import EventLog
 from eventlog.observe.limits import ObserveLimits
 from eventlog.store.hook_lists import hook_gaps
-from tests.log_kit import until
+from tests.log_kit import busy_writer, until
 from tests.observing import NOTE, Gate, Trace, append, dispatcher_of, hook_of, served, shown
 from tests.test_cancelled_dispatch import tasks_of
 from tests.test_errors_of_the_disk import no_more_room, room
-
-
-@asynccontextmanager
-async def busy_writer(log: EventLog) -> AsyncIterator[None]:
-    """Inside of this the writer's thread is at something else: what is to be written waits behind it."""
-    done = threading.Event()
-    work = asyncio.ensure_future(log.store.write(lambda _connection: done.wait(20)))
-    await asyncio.sleep(0)
-    try:
-        yield
-    finally:
-        done.set()
-        await work
 
 
 async def gaps_of(log: EventLog, name: str) -> list[tuple[str | None, int, int, int]]:
@@ -63,6 +47,7 @@ async def test_hooks_that_found_no_room_to_join_join_at_the_next_start_in_their_
         await append(log, "s1")
         await shown(dispatcher)
         await dispatcher.stop()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
     assert trace.calls == [(name, "s1", 1) for name in [*names, "late"]]
 
 
@@ -188,6 +173,41 @@ async def test_a_lane_whose_log_was_closed_ends_at_once_and_tries_no_more(
     async with served(tmp_path / "a.db", {"waits": trace.hook("waits")}) as (log, _):
         gaps = await gaps_of(log, "waits")
         assert [(first, last) for _, first, last, _ in gaps] == [(1, 6)]
+
+
+async def test_a_lane_ends_wherever_it_was_when_its_log_was_closed(tmp_path: Path) -> None:
+    """Also in the midst of reading on; nothing is shown twice, and what was not shown is in the gap."""
+    for turns in range(16):
+        gate, trace = Gate(), Trace()
+        path = tmp_path / f"{turns}.db"
+
+        async def wait(event: Event[Any], _context: Any, gate: Gate = gate, trace: Trace = trace) -> None:
+            trace.note("waits", event)
+            await gate.wait()
+
+        async with EventLog(path) as log:
+            limits = ObserveLimits(lane_events=0, page_events=1)
+            dispatcher = dispatcher_of(log, {"waits": hook_of({NOTE: wait})}, limits=limits)
+            await dispatcher.start()
+            await log.start_session("s1")
+            await append(log, "s1", 20)
+            await gate.reached.wait()
+            await until(lambda dispatcher=dispatcher: dispatcher._inbox.is_empty)
+            task = dispatcher._lanes.by_session["s1"].task
+            assert task is not None
+            gate.opened.set()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await log.close()
+            await asyncio.wait([task])
+            assert isinstance(task.exception(), LogClosed)
+            with pytest.raises(LogClosed):
+                await dispatcher.stop()
+        shown_here = trace.indexes("waits", "s1")
+        assert shown_here == list(range(1, len(shown_here) + 1))
+        async with served(path, {"waits": Trace().hook("waits")}) as (log, _):
+            ((_, first, last, _),) = await gaps_of(log, "waits")
+            assert (first <= len(shown_here) + 2, last) == (True, 21)
 
 
 def test_a_call_whose_loop_ended_before_it_did_calls_nobody_else(tmp_path: Path) -> None:

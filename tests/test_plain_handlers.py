@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from eventlog.clock import SystemClock
 from eventlog.errors import NeedsCoroutine
 from eventlog.events import Event
 from eventlog.log import EventLog
@@ -205,6 +206,28 @@ async def test_idle_threads_end_when_they_are_not_needed_any_more() -> None:
     for thread in seen:
         await asyncio.to_thread(thread.join, 10)
         assert not thread.is_alive()
+
+
+def test_a_function_that_ends_after_its_loop_tells_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread goes on to the next one, or ends, without a complaint."""
+    complaints: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", complaints.append)
+    threads, block = PlainThreads(SystemClock(), 1, 1, 30), Blocking()
+
+    async def begin() -> None:
+        calls.append(asyncio.ensure_future(threads.run(block)))
+        await block.wait_for(1)
+        threads.close()
+
+    calls: list[Any] = []
+    before, loop = set(threading.enumerate()), asyncio.new_event_loop()
+    loop.run_until_complete(begin())
+    (thread,) = [each for each in set(threading.enumerate()) - before if each.name.startswith("eventlog-plain")]
+    calls[0]._log_destroy_pending = False  # asyncio's complaint is not what is looked at
+    loop.close()
+    block.released.set()
+    thread.join(10)
+    assert (thread.is_alive(), complaints) == (False, [])
 
 
 async def test_the_setting_plain_threads_bounds_the_dispatchers_functions(tmp_path: Path) -> None:

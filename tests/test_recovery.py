@@ -176,7 +176,7 @@ async def test_a_result_that_came_in_another_turn_answers_the_call(tmp_path: Pat
     async def story(log: EventLog) -> None:
         session = await log.start_session("s")
         await turn(session, "t1", requested(("c1", {}), ("c2", {})))
-        await turn(session, "t2", result("c1"))
+        await turn(session, "t2", result("c1"), result("of a call that nobody asked for"))
 
     found = await started(await killed(tmp_path, story))
     assert [each.turn_id for each in found.open_turns] == ["t1", "t2"]

@@ -32,7 +32,7 @@ from eventlog.store.writer import (
     PAGE_BYTES,
     TRUNCATE_PAGES,
 )
-from tests.log_kit import all_of, assert_unlocked, crash_copy, damaging, fill, indexes, until, whole
+from tests.log_kit import all_of, assert_unlocked, busy_writer, crash_copy, damaging, fill, indexes, until, whole
 
 
 @pytest.fixture
@@ -450,28 +450,30 @@ async def test_who_is_cancelled_while_waiting_for_room_as_the_log_is_closed_is_c
 ) -> None:
     tasks = [asyncio.ensure_future(session.append("own.type", {})) for _ in range(MAX_QUEUE_EVENTS + 10)]
     await asyncio.sleep(0)
-    waiting = tasks[MAX_QUEUE_EVENTS:]
-    assert len(log.store.writer._room) == 10
+    waiting, writer = tasks[MAX_QUEUE_EVENTS:], log.store.writer
+    assert len(writer._room) == 10
+    closing = asyncio.ensure_future(writer.close())  # begins before those who are cancelled hear of it
     for task in waiting[::2]:
         task.cancel()
-    await log.close()
+    await closing
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert all(isinstance(result, asyncio.CancelledError) for result in results[MAX_QUEUE_EVENTS::2])
     assert not any(isinstance(result, asyncio.CancelledError) for result in results[MAX_QUEUE_EVENTS + 1 :: 2])
 
 
 async def test_who_still_finds_no_room_when_the_log_is_closed_is_refused(log: EventLog, session: Session) -> None:
-    """A batch that has its turn takes the room of many, and the next ones wait again, until the log is closed."""
-    batch = [NewEvent("own.type")] * 1_000
-    tasks = [asyncio.ensure_future(session.append_many(batch)) for _ in range(MAX_QUEUE_EVENTS // 1_000 + 5)]
-    await asyncio.sleep(0)
-    writer = log.store.writer
-    assert writer.queued_events == MAX_QUEUE_EVENTS
-    closing = asyncio.ensure_future(writer.close())
-    results = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [type(result) for result in results[10:]] == [LogClosed] * 5
-    assert [len(result) for result in results[:10] if isinstance(result, list)] == [1_000] * 10
+    """At once, and not when those that are queued are stored."""
+    batch, writer = [NewEvent("own.type")] * 1_000, log.store.writer
+    async with busy_writer(log):
+        tasks = [asyncio.ensure_future(session.append_many(batch)) for _ in range(MAX_QUEUE_EVENTS // 1_000 + 5)]
+        await until(lambda: len(writer._room) == 5)
+        assert writer.queued_events == MAX_QUEUE_EVENTS
+        closing = asyncio.ensure_future(writer.close())
+        refused = await asyncio.gather(*tasks[10:], return_exceptions=True)
+        assert [type(each) for each in refused] == [LogClosed] * 5
+        assert not closing.done()
     await closing
+    assert [len(stored) for stored in await asyncio.gather(*tasks[:10])] == [1_000] * 10
     assert indexes(await all_of(session.read())) == list(range(10_001))
 
 
