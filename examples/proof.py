@@ -150,7 +150,7 @@ def what_no_hook_saw_is_a_gap(evidence: Evidence) -> Promise:
     return Promise(
         "what a hook was not shown is named as its gap",
         not unnamed,
-        f"{len(missed)} not shown, {len(unnamed)} of them in none of {len(evidence.hook_gaps)} gaps",
+        f"of {len(missed)} that were not shown, {len(unnamed)} are in no gap",
     )
 
 

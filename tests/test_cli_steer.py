@@ -293,7 +293,9 @@ def test_at_rest_the_same_commands_change_the_file(path: Path, tmp_path: Path) -
     filled(path, lambda log: complete_turn(log, "s2", "t1"))
     assert good("extensions", "pause", "acme", "--db", path).lines == ["acme is paused; it is owed 2 deliveries"]
     assert steer(path, "extensions", "disable", "acme")["cleared"] == {"live": 2, "dead": 0}
-    assert steer(path, "extensions", "enable", "acme")["state"] == "enabled"
+    assert good("extensions", "enable", "acme", "--db", path).lines == [
+        "acme is enabled, and gets what is recorded from now on; it is paused still, and called when it is resumed"
+    ]
     assert steer(path, "extensions", "uninstall", "acme")["grants"] == []
     assert good("append", "s1", "acme.note", "--db", path).code == 0
     assert not path.with_name("agent.db.sock").exists()

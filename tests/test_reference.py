@@ -101,7 +101,7 @@ def navigation() -> list[str]:
 
 
 def test_every_document_is_in_the_side_bar_once() -> None:
-    documents = [*CHECKOUT.glob("*.md"), *(CHECKOUT / "docs").rglob("*.md"), *CHECKOUT.glob("*/README.md")]
+    documents = [*CHECKOUT.glob("*.md"), *(CHECKOUT / "docs").rglob("*.md"), *CHECKOUT.glob("[!.]*/README.md")]
     pages = sorted(str(each.relative_to(CHECKOUT).with_suffix("")) for each in documents)
     assert sorted(["README", *navigation()]) == pages
 

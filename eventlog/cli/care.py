@@ -78,7 +78,8 @@ def prune(
 ) -> Code | None:
     """Remove whole finished sessions, the oldest first, and deltas of finished turns; the file shrinks.
 
-    Each option is a rule of its own. What is still owed stays: to extensions, and to jobs, reminders and hooks.
+    Each option is a rule of its own. A session is finished when session.completed or session.failed was appended, and
+    active until then. What is still owed stays: to extensions, and to jobs, reminders and hooks.
     """
     must_be_there(db)
     if older_than_s is None and keep_events is None and keep_bytes is None and not deltas:

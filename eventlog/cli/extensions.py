@@ -213,6 +213,8 @@ def _done(verb: str, it: Steered) -> list[str]:
         told.append(f" {_granted(it)}")
     if verb in ("pause", "resume"):
         told.append(f"; it is owed {count(it.live, 'delivery')}")
+    if verb == "enable" and it.paused:
+        told.append("; it is paused still, and called when it is resumed")
     if it.cleared is not None:
         told.append(f"; cleared {count(it.cleared.live, 'delivery')} and {count(it.cleared.dead, 'dead letter')}")
     return told
