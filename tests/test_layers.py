@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -96,6 +97,7 @@ def module(name: str, source: str) -> Module:
     return Module(name, ast.parse(source))
 
 
+@cache
 def the_package() -> list[Module]:
     def name(path: Path) -> str:
         return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")

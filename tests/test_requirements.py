@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 CHECKOUT = Path(__file__).parents[1]
@@ -30,6 +31,7 @@ NEED_NO_TEST = numbers("62 63 91 140-145")
 NOT_YET = numbers("")
 
 
+@cache
 def proven() -> dict[int, list[str]]:
     """Each requirement that a test names, with the tests that name it."""
     found: dict[int, list[str]] = {}
