@@ -54,7 +54,7 @@ Update = Callable[[int, int], None]
 # Of real time, since another process is waited for.
 CONNECT_LIMIT_S = 5.0
 ANSWER_LIMIT_S = 60.0
-HANDOVER_S = 1.0  # for an owner that cannot be asked
+HANDOVER_S = 3.0  # for an owner that cannot be asked: a busy machine may take so long to end it
 STEP_S = 0.02
 
 LINES_BYTES = 262_144  # of an import in one request, unless a line is longer
