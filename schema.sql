@@ -357,18 +357,12 @@ CROSS JOIN subscription AS u ON u.extension = g.extension
 CROSS JOIN queue AS q ON q.extension = g.extension AND q.state = 'enabled'
 WHERE NOT EXISTS (SELECT 1 FROM gate WHERE purpose = 'import');
 
--- A delivery that dies leaves its place to others, and takes one again when an operator retries it.
+-- A delivery that dies leaves its place to others; a retry takes one for it again.
 CREATE TRIGGER delivery_leaves_the_queue AFTER UPDATE OF state ON delivery
 WHEN NEW.state = 'dead' AND NEW.place > 0
 BEGIN
     UPDATE delivery SET place = -position WHERE extension = NEW.extension AND place = NEW.place;
     INSERT INTO delivery (extension, place) VALUES (NEW.extension, NEW.place);
-END;
-CREATE TRIGGER delivery_comes_back AFTER UPDATE OF state ON delivery
-WHEN NEW.state <> 'dead' AND NEW.place < 0
-BEGIN
-    UPDATE OR REPLACE delivery SET place = (SELECT place FROM queue WHERE extension = NEW.extension)
-    WHERE extension = NEW.extension AND place = NEW.place;
 END;
 
 -- The owner that meets one of these stops to write: what it has in mind is not what the file holds.

@@ -200,9 +200,9 @@ class EventLog:
         """Whether the log can be used now."""
         return self._store is not None
 
-    def ended(self) -> bool:
-        """Whether the log was closed; asked by tails between two reads."""
-        return self._store is None
+    def ended(self, since: Store) -> bool:
+        """Whether the log was closed, and perhaps opened again, since it had this store; asked by tails."""
+        return self._store is not since
 
     @property
     def store(self) -> Store:
@@ -501,16 +501,17 @@ class EventLog:
         """
         position, only = after or 0, wanted(types)
         with suppress(LogClosed):  # in the middle of a read
-            seen_floor = await self.store.read(log_floor) if after is None else 1
-            while not self.ended():
+            store = self.store
+            seen_floor = await store.read(log_floor) if after is None else 1
+            while not self.ended(store):
                 seen = await self.committed()
                 async for event in self._pages(Bounds(position, seen + 1, only, 0, False, seen_floor), None, None):
                     position = event.position
                     yield event
                 position = max(position, seen)
-                if self.read_only and not self.ended():
+                if self.read_only and not self.ended(store):
                     await self.wait_remote(seen)
-                while not (self.read_only or self.ended()) and self.head <= position:
+                while not (self.read_only or self.ended(store)) and self.head <= position:
                     for event in await wait_in(self._waiters):
                         if event.position == position + 1:
                             position = event.position
@@ -536,7 +537,7 @@ class EventLog:
 
     async def beyond(self, position: int) -> None:
         """Return when something is committed behind a position, imports included, or the log was closed."""
-        if not self.ended() and self.head <= position:
+        if self.is_open and self.head <= position:
             await wait_in(self._waiters)
 
     async def events_at(self, positions: list[int]) -> list[Event[Any]]:

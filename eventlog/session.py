@@ -133,8 +133,9 @@ class Session:
         """
         log, head, index = self._log, self._head, -1 if after is None else after
         with suppress(LogClosed):  # in the middle of a read
-            seen_floor = await log.store.read(session_floor, self._key) if after is None else 0
-            while not log.ended():
+            store = log.store
+            seen_floor = await store.read(session_floor, self._key) if after is None else 0
+            while not log.ended(store):
                 seen = 0 if head is not None else await log.committed()
                 upto = -1 if head is None else head.next_index - 1
                 bounds = Bounds(after=index, limit=0, seen_floor=seen_floor)
@@ -142,9 +143,9 @@ class Session:
                     index = event.index
                     yield event
                 index = max(index, upto)  # the last ones may be gone
-                if head is None and not log.ended():
+                if head is None and not log.ended(store):
                     await log.wait_remote(seen, self._key)
-                while head is not None and not log.ended() and head.next_index <= index + 1:
+                while head is not None and not log.ended(store) and head.next_index <= index + 1:
                     for event in await wait_in(head.waiters):
                         if event.index == index + 1:
                             index = event.index

@@ -18,6 +18,7 @@ from eventlog.store.deliveries import Deliveries
 from eventlog.store.extensions import Extensions
 from tests import victims
 from tests.extension_kit import DAY_S, Bench, Recorder, bench, hang, installation, start
+from tests.log_kit import whole
 
 NO = Reject("no")
 
@@ -157,6 +158,21 @@ async def test_a_retry_looks_at_no_letter_behind_a_full_queue_and_goes_on_with_o
             {"not granted": 1},  # of the other one
             ("full",),
         )
+
+
+async def test_a_retry_takes_the_last_place_of_a_queue_that_is_longer_than_its_capacity(tmp_path: Path) -> None:
+    """The capacity was lowered under a delivery that has a later place: what is live is counted then, this one not."""
+    async with bench(tmp_path, capacity=4) as it:
+        await it.install(handler=Recorder(always=NO))
+        await bury(it, "a")
+        await it.extensions.pause("acme")
+        for session_id in "bcd":
+            await it.turn(session_id, "t1")
+        await it.log.forget("b", "c")
+        await it.log.store.write(lambda c: c.execute("UPDATE policy SET capacity = 2").rowcount)
+        assert await it.dead_letters.retry() == Retried(1, {})
+        assert [each.session_id for each in await it.live()] == ["a", "d"]
+        await whole(it.log)
 
 
 async def test_a_retry_of_all_goes_in_chunks_and_goes_on_after_a_kill(tmp_path: Path) -> None:

@@ -258,6 +258,21 @@ async def test_tails_end_when_the_log_closes(log: EventLog, session: Session) ->
     assert [indexes(follower.events) for follower in followers] == [[0]] * 4
 
 
+async def test_a_tail_ends_with_its_log_even_if_that_is_opened_again_before_it_looks(
+    log: EventLog, session: Session
+) -> None:
+    """Of the session and of the log, owned and read-only: what is appended afterwards is for tails that begin then."""
+    async with EventLog(log.path, read_only=True) as reader:
+        tails = [session.tail(), log.tail(), (await reader.session("s1")).tail(), reader.tail()]
+        assert [(await anext(tail)).index for tail in tails] == [0] * 4
+        for each in (log, reader):
+            await each.close()
+            await each.open()
+        await (await log.session("s1")).append("own.type", {})
+        assert [await all_of(tail) for tail in tails] == [[]] * 4
+        assert (log.tails_waiting(), reader.tails_waiting()) == (0, 0)
+
+
 @pytest.mark.parametrize("read_only", [False, True])
 async def test_a_tail_in_the_middle_of_a_read_ends_as_quietly(log: EventLog, session: Session, read_only: bool) -> None:
     """Closed after any number of the loop's turns: the tail ends, no error, and no task is left with one."""

@@ -43,7 +43,8 @@ async def import_(db: Path, file: str, live: bool, strict: bool, as_json: bool) 
 
     They are history: they keep their indexes and times, and neither hooks nor extensions get them, unless --live.
     History is imported into a log that no process owns; with --live the log's owner appends the events. Importing a
-    file again adds nothing, but what the log has as history, --live appends once more. Bad lines are counted and named, and the others are imported.
+    file again adds nothing, but what the log has as history, --live appends once more. Bad lines are counted and
+    named, and the others are imported.
     """
     with _input(file) as (lines, size), progress("importing", "bytes") as update:
         tell = None if size is None else lambda _lines: update(lines.tell(), size)

@@ -183,8 +183,9 @@ _CANDIDATES = f"""
     ORDER BY d.place DESC LIMIT :limit
 """
 _RETRY = """
-    UPDATE delivery
-    SET state = 'pending', spent = attempts, due_at = ?, reason = NULL, died_at = NULL,
+    UPDATE OR REPLACE delivery
+    SET place = (SELECT q.place FROM queue AS q WHERE q.extension = delivery.extension),
+        state = 'pending', spent = attempts, due_at = ?, reason = NULL, died_at = NULL,
         generation = (SELECT generation FROM extension WHERE extension = delivery.extension)
     WHERE extension = ? AND place = -? AND state = 'dead'
       AND (SELECT q.place FROM queue AS q WHERE q.extension = delivery.extension) IS NOT NULL
