@@ -448,17 +448,16 @@ async def test_closing_settles_the_queue_and_refuses_who_waits_for_room(log: Eve
 async def test_who_is_cancelled_while_waiting_for_room_as_the_log_is_closed_is_cancelled(
     log: EventLog, session: Session
 ) -> None:
-    tasks = [asyncio.ensure_future(session.append("own.type", {})) for _ in range(MAX_QUEUE_EVENTS + 10)]
-    await asyncio.sleep(0)
-    waiting, writer = tasks[MAX_QUEUE_EVENTS:], log.store.writer
-    assert len(writer._room) == 10
-    closing = asyncio.ensure_future(writer.close())  # begins before those who are cancelled hear of it
-    for task in waiting[::2]:
-        task.cancel()
+    async with busy_writer(log):
+        tasks = [asyncio.ensure_future(session.append("own.type", {})) for _ in range(MAX_QUEUE_EVENTS + 10)]
+        await until(lambda: len(log.store.writer._room) == 10)
+        closing = asyncio.ensure_future(log.store.writer.close())  # begins before those who are cancelled hear of it
+        for task in tasks[MAX_QUEUE_EVENTS::2]:
+            task.cancel()
+        refused = await asyncio.gather(*tasks[MAX_QUEUE_EVENTS:], return_exceptions=True)
+        assert [type(each) for each in refused] == [asyncio.CancelledError, LogClosed] * 5
     await closing
-    results = await asyncio.gather(*tasks, return_exceptions=True)
-    assert all(isinstance(result, asyncio.CancelledError) for result in results[MAX_QUEUE_EVENTS::2])
-    assert not any(isinstance(result, asyncio.CancelledError) for result in results[MAX_QUEUE_EVENTS + 1 :: 2])
+    assert indexes(await asyncio.gather(*tasks[:MAX_QUEUE_EVENTS])) == list(range(1, MAX_QUEUE_EVENTS + 1))
 
 
 async def test_who_still_finds_no_room_when_the_log_is_closed_is_refused(log: EventLog, session: Session) -> None:
