@@ -192,7 +192,8 @@ async def test_a_lane_ends_wherever_it_was_when_its_log_was_closed(tmp_path: Pat
             await log.start_session("s1")
             await append(log, "s1", 20)
             await gate.reached.wait()
-            await until(lambda dispatcher=dispatcher: dispatcher._inbox.is_empty)
+            while not dispatcher._inbox.is_empty:
+                await asyncio.sleep(0)
             task = dispatcher._lanes.by_session["s1"].task
             assert task is not None
             gate.opened.set()
