@@ -777,6 +777,25 @@ async def test_what_on_dead_letter_does_harms_nobody(tmp_path: Path, caplog: pyt
     assert caplog.text.count("on_dead_letter raised") == 3
 
 
+async def test_a_stop_waits_for_whoever_is_told_of_a_dead_letter(tmp_path: Path) -> None:
+    told: list[object] = []
+
+    async with bench(tmp_path) as it:
+
+        async def look_around(letter: object) -> None:
+            for _ in range(20):
+                await it.live()
+            told.append(letter)
+
+        it.worker._on_dead_letter = look_around
+        await it.install(handler=Recorder(Reject("no")))
+        await it.turn("a", "t1")
+        await it.worker.idle()
+        assert told == []
+        await it.worker.stop()
+        assert len(told) == 1
+
+
 # ------------------------------------------------------------------------------------------------- stop and restart
 
 
