@@ -34,6 +34,7 @@ from eventlog.errors import EventLogError, ForkedProcess, LogInUse, OutcomeUnkno
 from eventlog.events import NewEvent
 from eventlog.log import EventLog
 path = Path(sys.argv[1])
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a job in a shell's background ignores
 
 def say(*words):
     print(*words, flush=True)

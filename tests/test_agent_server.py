@@ -97,7 +97,8 @@ async def test_clients_that_take_nothing_cost_a_bounded_memory_and_are_let_go(tm
             more_bytes = server.peak_bytes() - before_bytes
             print(f"{more_bytes / 1_000_000:.0f} MB more at most, with 20 stalled clients")
             assert more_bytes < 100_000_000
-            assert (await client.get("/stats")).json()["tailsWaiting"] == 0
+            while (await client.get("/stats")).json()["tailsWaiting"]:
+                pass  # the server is about to hear that the follower has gone
 
 
 async def test_nobody_comes_in_without_being_let_in(tmp_path: Path) -> None:
