@@ -453,8 +453,9 @@ async def test_a_plain_function_has_its_time_although_nothing_else_wakes_the_wor
 
     async with bench(tmp_path) as it:
         it.clock.advance(1_000)
-        await it.worker.idle()
         await it.install(handler=wait)
+        await start(it.log, "a")
+        await it.worker.idle()  # from here on there is one reason to wake, the turn
         await it.turn("a", "t1")
         await until(lambda: bool(signals))
         it.clock.advance(30)
@@ -826,6 +827,26 @@ async def test_a_handler_has_its_grace_before_it_is_cancelled(tmp_path: Path, st
         await it.turn("a", "t1")
         await handler.started.wait()
         await (it.worker.stop(30) if stops else it.worker.withdraw(installed.key, "reinstalled", 30))
+        await it.worker.idle()
+        assert await it.live() == []
+
+
+@pytest.mark.parametrize("stops", [True, False], ids=["stop", "withdraw"])
+async def test_a_handler_that_is_cancelled_may_still_come_to_its_end(tmp_path: Path, stops: bool) -> None:
+    """What it finishes at once is done, and not called again."""
+
+    async def finish(event: Any, context: HookCallContext) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            for _ in range(100):
+                await asyncio.sleep(0)
+
+    async with bench(tmp_path) as it:
+        installed = await it.install(handler=(handler := Recorder(finish)))
+        await it.turn("a", "t1")
+        await handler.started.wait()
+        await (it.worker.stop(0) if stops else it.worker.withdraw(installed.key, "reinstalled", 0))
         await it.worker.idle()
         assert await it.live() == []
 
