@@ -417,6 +417,21 @@ async def test_a_handler_that_ends_when_it_is_cut_short_is_not_reported(
     assert "does not end" not in caplog.text
 
 
+async def test_the_time_of_a_call_that_has_ended_is_over_with_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is said of a handler that returned, or failed, when its time would have come."""
+    async with bench(tmp_path) as it:
+        await it.install(handler=Recorder(None, Reject("no")))
+        for turn in ("t1", "t2"):
+            await it.turn("a", turn)
+            await it.worker.idle()
+        caplog.clear()
+        await it.pass_time(30)
+        await it.pass_time(STUCK_AFTER_S)
+        assert (caplog.messages, it.worker._reports) == ([], {})
+
+
 async def test_a_handler_that_ignored_its_withdrawal_is_reported_and_fails_no_second_time(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
