@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import settings
@@ -24,6 +26,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def counts(pytestconfig: pytest.Config) -> Counts:
     """How often each fault is tried in this run."""
     return COUNTS[str(pytestconfig.getoption("--counts"))]
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory, where a disk that is only replayed takes no time."""
+    if not (shared := Path("/dev/shm")).is_dir():  # noqa: S108 (the folder in it has a name of its own)
+        yield tmp_path
+        return
+    with TemporaryDirectory(dir=shared, prefix="eventlog-torture-") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from functools import cache
@@ -39,6 +40,19 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # which a job in a she
 def say(*words):
     print(*words, flush=True)
 """
+
+
+FORK_FOR_EACH_LINE = """
+say("ready")
+for line in sys.stdin:
+    if not (pid := os.fork()):
+        asyncio.run(main())
+        os._exit(0)
+    say(pid)
+    os.waitpid(pid, 0)
+    say("killed")
+"""
+"""Ends the code of a child that is to be killed often: it has everything imported, so a life takes milliseconds."""
 
 
 async def all_of(events: AsyncIterator[T]) -> list[T]:
@@ -225,8 +239,12 @@ async def busy_writer(log: EventLog) -> AsyncIterator[None]:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Let the others run until something holds; the time limit of the test is the limit."""
+    """Let the others run until something holds; the time limit of the test is the limit.
+
+    Other threads too, which do not get the interpreter from a loop that only looks.
+    """
     while not condition():
+        time.sleep(0.000_05)
         await asyncio.sleep(0)
 
 

@@ -95,14 +95,20 @@ async def test_cursors_are_written_on_although_that_was_cancelled(tmp_path: Path
 
 async def test_r157_a_stop_while_errors_are_being_stored_stores_and_counts_each_once(tmp_path: Path) -> None:
     """A stop cancels whoever writes them down; what was being written is written all the same."""
-    released, writing = threading.Event(), asyncio.Event()
+    released, held = threading.Event(), asyncio.Event()
+    busy = list[asyncio.Future[bool]]()
 
-    async def fail(_event: Event[Any], _context: Any) -> None:
+    async def fail(event: Event[Any], _context: Any) -> None:
         raise ValueError
 
     class Watched(Cursors):
+        """The writer is busy before the error of the last event is stored, and stays so until the stop is underway."""
+
         async def advance(self, finished: Any, counted: Any, thrown: Any) -> None:
-            writing.set()
+            if not busy and any(each.position == 6 for each in thrown):
+                busy.append(asyncio.ensure_future(log.store.write(lambda _connection: released.wait(20))))
+                await asyncio.sleep(0)  # it is on its way to the writer, before what follows
+                held.set()
             await super().advance(finished, counted, thrown)
 
     limits = ObserveLimits(cursor_every_s=0.001)
@@ -111,17 +117,14 @@ async def test_r157_a_stop_while_errors_are_being_stored_stores_and_counts_each_
         dispatcher._roster._cursors = Watched(log.store, "agent")
         await dispatcher.start()
         await log.start_session("s1")
-        await append(log, "s1", 4)
-        await shown(dispatcher)
-        busy = asyncio.ensure_future(log.store.write(lambda _connection: released.wait(20)))
-        writing.clear()
-        await writing.wait()
+        await append(log, "s1", 5)
+        await held.wait()
         stopping = asyncio.create_task(dispatcher.stop())
         await until(lambda: dispatcher._cut)
         released.set()
-        await asyncio.gather(busy, stopping)
-        assert len(await hook_errors(log.store)) == 5
-        assert [(row.calls, row.errors) for row in await hook_rows(log.store)] == [(5, 5)]
+        await asyncio.gather(*busy, stopping)
+        assert len(await hook_errors(log.store)) == 6
+        assert [(row.calls, row.errors) for row in await hook_rows(log.store)] == [(6, 6)]
 
 
 async def test_a_call_that_was_cancelled_is_an_error_of_its_hook_and_the_others_are_called(tmp_path: Path) -> None:

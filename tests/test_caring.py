@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -16,16 +14,6 @@ from tests.torture.tally import Tally
 SEED = 20_261_130
 
 pytestmark = pytest.mark.skipif(not can_inject(), reason=NO_INJECTION)
-
-
-@pytest.fixture
-def memory(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory, where a disk that is only replayed takes no time."""
-    if not (shared := Path("/dev/shm")).is_dir():  # noqa: S108 (the folder in it has a name of its own)
-        yield tmp_path
-        return
-    with TemporaryDirectory(dir=shared, prefix="eventlog-torture-") as folder:
-        yield Path(folder)
 
 
 @pytest.mark.faults

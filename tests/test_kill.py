@@ -12,13 +12,22 @@ from random import Random
 import pytest
 
 from eventlog.log import EventLog
-from tests.log_kit import NO_INJECTION, all_of, can_inject, child, line_of, run_injected, tell_child, whole
+from tests.log_kit import (
+    FORK_FOR_EACH_LINE,
+    NO_INJECTION,
+    all_of,
+    can_inject,
+    child,
+    line_of,
+    run_injected,
+    tell_child,
+    whole,
+)
 from tests.torture.counts import Counts
 
 SEED = 7
 LIVES = (1, 2, 10, 80, 600)  # events that a life acknowledges at most, before its kill
 
-# A process that has everything imported forks one that appends until it is killed: a round then takes milliseconds.
 APPENDER = """
 async def main():
     async with EventLog(path, slice_rows=300, durability=sys.argv[2]) as log:
@@ -41,15 +50,6 @@ async def append(number, sessions):
             events = [await session.append("own.type", {"by": number, "n": n})]
         for event in events:
             os.write(1, b"%s %d %s\\n" % (event.session_id.encode(), event.index, event.raw))
-
-say("ready")
-for line in sys.stdin:
-    if not (pid := os.fork()):
-        asyncio.run(main())
-        os._exit(0)
-    say(pid)
-    os.waitpid(pid, 0)
-    say("killed")
 """
 
 
@@ -75,7 +75,7 @@ async def test_every_acknowledged_event_survives_the_kill(
     """D4: each index that was printed is there with its payload, all are contiguous, the file is whole, each time."""
     path, random, rounds = tmp_path / "agent.db", Random(SEED), round(counts.append_kills * share)
     acknowledged: dict[tuple[str, int], str] = {}
-    with child(APPENDER, path, durability) as appenders:
+    with child(APPENDER + FORK_FOR_EACH_LINE, path, durability) as appenders:
         assert line_of(appenders) == "ready"
         for number in range(rounds):
             upto = random.randrange(LIVES[number % len(LIVES)])

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from eventlog import Event, EventLog, NewEvent, Runtime, define_channel
 from eventlog.observe import ChannelContext
-from tests.log_kit import until
 from tests.observing import NOTE, NOTED
 
 SESSIONS = tuple(f"s{number:02}" for number in range(50))
@@ -62,9 +61,12 @@ class Mark(NamedTuple):
 class Trace:
     """Notes when each call starts and finishes, and lets it take its time in between."""
 
-    def __init__(self) -> None:
+    def __init__(self, awaited: int = 0) -> None:
         self.marks: list[Mark] = []
         self.released = asyncio.Event()
+        self.reached = asyncio.Event()
+        """Set when there are as many marks as are `awaited`: to look again and again would keep threads waiting."""
+        self._awaited = awaited
         self._random = Random(4)
         self._loop = asyncio.get_running_loop()
 
@@ -93,6 +95,8 @@ class Trace:
 
     def _mark(self, what: str, who: str, event: Event[Any]) -> None:
         self.marks.append(Mark(what, who, event.session_id, event.index))
+        if len(self.marks) == self._awaited:
+            self._loop.call_soon_threadsafe(self.reached.set)
 
     def of(self, session_id: str) -> list[Mark]:
         """The marks of one session, in the order in which they were made."""
@@ -129,7 +133,7 @@ async def test_r121_r122_r123_r124_the_trace_of_fifty_sessions_at_once(tmp_path:
     are held in the midst, by another hook each, one on a thread: the others are shown all of theirs meanwhile.
     """
     make_agent(tmp_path)
-    trace, random = Trace(), Random(9)
+    trace, random = Trace(awaited=expected_while_held()), Random(9)
 
     async def deliver(event: Event[Any], _ctx: ChannelContext) -> None:
         await trace.call(CHANNEL, event)
@@ -142,7 +146,7 @@ async def test_r121_r122_r123_r124_the_trace_of_fifty_sessions_at_once(tmp_path:
             async with asyncio.TaskGroup() as group:
                 for session_id in SESSIONS:
                     group.create_task(talk(log, session_id, random))
-            await until(lambda: len(trace.marks) >= expected_while_held())
+            await trace.reached.wait()
             for session_id in SESSIONS:
                 expected = whole_trace(session_id)
                 if session_id in HELD:

@@ -25,7 +25,7 @@ from eventlog.host.files import SessionFiles
 from eventlog.log import EventLog
 from eventlog.testing import ManualClock
 from tests.cli_kit import start
-from tests.log_kit import all_of, child, fill, first_of, line_of, tell_child, whole
+from tests.log_kit import FORK_FOR_EACH_LINE, all_of, child, fill, first_of, line_of, tell_child, whole
 from tests.observing import hook_of, served, shown
 from tests.torture.counts import Counts
 
@@ -109,15 +109,6 @@ async def main():
         for number in range(1_000_000):
             await files.write("a", bytes([number % 256]) * 1_048_576)
             os.write(1, b"written\\n")
-
-say("ready")
-for line in sys.stdin:
-    if not (pid := os.fork()):
-        asyncio.run(main())
-        os._exit(0)
-    say(pid)
-    os.waitpid(pid, 0)
-    say("killed")
 """
 
 
@@ -138,7 +129,7 @@ def killed_while_it_overwrites(overwriters: subprocess.Popen[str], random: Rando
 def test_i3_kills_while_a_file_is_replaced_leave_it_whole_and_nothing_beside_it(tmp_path: Path, counts: Counts) -> None:
     """I3: the old megabyte or the new one, with its size; no file of any other name in the folder."""
     path, random = tmp_path / "agent.db", Random(3)
-    with child(OVERWRITER, path) as overwriters:
+    with child(OVERWRITER + FORK_FOR_EACH_LINE, path) as overwriters:
         assert line_of(overwriters) == "ready"
         for _ in range(counts.file_kills):
             killed_while_it_overwrites(overwriters, random)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -20,16 +18,6 @@ SEED = 20_261_130
 SHARES = 4
 """The schedules are tried in so many tests, for as many processors."""
 CALLS_OF_EVERY_APPEND = ("write agent.db", "write agent.db-wal", "sync agent.db-wal")
-
-
-@pytest.fixture
-def memory(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory, where a disk that is only replayed takes no time."""
-    if not (shared := Path("/dev/shm")).is_dir():  # noqa: S108 (the folder in it has a name of its own)
-        yield tmp_path
-        return
-    with TemporaryDirectory(dir=shared, prefix="eventlog-torture-") as folder:
-        yield Path(folder)
 
 
 needs_strace = pytest.mark.skipif(not can_inject(), reason=NO_INJECTION)
