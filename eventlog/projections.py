@@ -231,8 +231,7 @@ async def rebuild(log: EventLog, name: str | None = None, progress: Progress | N
     A kill at any moment leaves all of the old ones or all of the new ones of each. What pruning and erasing took from
     the log cannot be folded again: rows of such sessions stay as they are. A projection of yours is marked, and folded
     again by the next Runtime that has it. Of several at once one waits for the other. `progress(position, last)` is
-    called on the loop. Raises InvalidName for a
-    name that nobody has folded, and ReadOnlyLog.
+    called on the loop. Raises InvalidName for a name that nobody has folded, and ReadOnlyLog.
     """
     if name is not None and name not in BUILT_IN:
         await log.store.write(projections.begin_anew, name)
