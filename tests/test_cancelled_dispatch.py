@@ -122,7 +122,8 @@ async def test_r157_a_stop_while_errors_are_being_stored_stores_and_counts_each_
         stopping = asyncio.create_task(dispatcher.stop())
         await until(lambda: dispatcher._cut)
         released.set()
-        await asyncio.gather(*busy, stopping)
+        await stopping
+        await busy[0]
         assert len(await hook_errors(log.store)) == 6
         assert [(row.calls, row.errors) for row in await hook_rows(log.store)] == [(6, 6)]
 
