@@ -386,7 +386,7 @@ class Runtime:
         )
 
     def _recorded(self, events: list[Event[Any]]) -> None:
-        for event in events:
+        for event in reversed(events):
             if event.type in _DURABLE:
-                self._running.worker.wake()
+                self._running.worker.recorded(event.position)
                 return

@@ -129,7 +129,7 @@ async def bench(
     clock = clock or ManualClock()
     async with EventLog(path / "agent.db", clock=clock) as log:
         it = Bench(log, clock, DeliveryPolicy(**policy))
-        remove = log.on_recorded(lambda events: it.worker.wake())
+        remove = log.on_recorded(lambda events: it.worker.recorded(events[-1].position))
         if start:
             await it.worker.start()
         yield it

@@ -20,6 +20,7 @@ from eventlog.durable.dead_letters import DeadLetters
 from eventlog.durable.threads import MAX_STUCK, Place, Threads
 from eventlog.durable.worker import STUCK_AFTER_S
 from eventlog.log import EventLog
+from eventlog.store.deliveries import Asked
 from eventlog.store.extensions import Extensions
 from eventlog.testing import ManualClock
 from tests.extension_kit import DAY_S, JOB, TURN, Bench, Recorder, bench, complete_turn, hang, installation, start
@@ -963,7 +964,7 @@ async def test_an_attempt_that_has_no_call_is_given_back_at_the_stop(tmp_path: P
         await it.worker.idle()
         await it.extensions.resume("acme")
         want = it.worker._wants()
-        turn = await it.deliveries.turn([], want, it.worker._limits)
+        turn = await it.deliveries.turn(Asked([], want, it.worker._limits))
         assert [attempt.extension for attempt, _ in turn.begun] == [installed.key]
         await it.worker.stop()
         assert [(each.state, each.attempts) for each in await it.live()] == [("pending", 1)]

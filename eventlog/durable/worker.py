@@ -22,7 +22,8 @@ from eventlog.events import Event
 from eventlog.log import EventLog
 from eventlog.store.attempts import Attempt, CutShort, Ended, Failed, Want
 from eventlog.store.buried import DeadLetter
-from eventlog.store.deliveries import Deliveries, DeliveryGap, Limits, TakenUp, Turn
+from eventlog.store.deliveries import Asked, Deliveries, DeliveryGap, Limits, Ride, TakenUp, Turn
+from eventlog.store.drafting import Append
 
 STUCK_AFTER_S = 5.0  # how long a call that was cut short may take to clean up before it is reported
 STOP_GRACE_S = 5.0
@@ -62,6 +63,7 @@ class Worker:
         plain_threads: int = 32,
         on_dead_letter: Callable[[DeadLetter], object] | None = None,
     ) -> None:
+        self._log = log
         self._clock = log.store.clock
         self._policy = policy
         self._limits = Limits(policy.attempts, policy.retention_s, policy.keep_dead_s, policy.capacity)
@@ -75,8 +77,13 @@ class Worker:
         self._time_limits: dict[Call, float] = {}  # in their order, because each call has the same time
         self._reports: dict[Call, float] = {}  # when a call that was cut short is reported, in order too
         self._one_turn = asyncio.Lock()
+        self._ride: Ride | None = None  # a turn that is taken in the commit of what was appended
+        self._stop_riding: Callable[[], None] = lambda: None
         self._has_orphans = False  # the file may hold attempts of ours that have no call
         self._next_at_us = 0
+        self._looked_to = 0  # a turn began what was recorded up to here, as far as it can be begun
+        self._alarm: asyncio.Task[None] | None = None
+        self._alarm_at_s = 0.0
         self._woken = asyncio.Event()
         self._quiet = asyncio.Event()
         self._loop_task: asyncio.Task[None] | None = None
@@ -112,11 +119,17 @@ class Worker:
         """Make due again what a dead owner left in flight, and begin to serve."""
         taken_up = await self._deliveries.take_up(self._limits)
         self._report(taken_up.letters, [])
+        self._stop_riding = self._log.store.ride(self._offer)
         self._loop_task = asyncio.create_task(self._serve(), name="eventlog-durable")
         return taken_up
 
+    def recorded(self, position: int) -> None:
+        """Look at the queue soon, because a durable event was recorded, unless the commit of it did."""
+        if position > self._looked_to:
+            self.wake()
+
     def wake(self) -> None:
-        """Look at the queue soon: a durable event was recorded, a call ended, an operator changed something."""
+        """Look at the queue soon: a call ended, an operator changed something."""
         self._quiet.clear()
         self._woken.set()
 
@@ -132,6 +145,7 @@ class Worker:
         A call that returns meanwhile is an ACK; any other is due again at once and does not count as an attempt.
         """
         self._is_stopping = True
+        self._stop_riding()
         self.wake()
         if self._loop_task is not None:
             await asyncio.wait({self._loop_task})
@@ -161,13 +175,16 @@ class Worker:
             while not self._is_stopping:
                 self._woken.clear()
                 await self._run_once_whatever_happens()
-                await self._until_woken()
+                self._set_alarm()
+                await self._woken.wait()
         except LogClosed:
             logger.warning("the log was closed before its deliveries were stopped")
         except (BrokenInvariant, OwnershipLost) as error:
             logger.critical("nothing is delivered any more: %s", error)
         finally:
             self._quiet.set()
+            if self._alarm is not None:
+                self._alarm.cancel()
 
     async def _run_once_whatever_happens(self) -> None:
         try:
@@ -183,23 +200,60 @@ class Worker:
     async def run_once(self) -> Turn:
         """Settle what has ended and begin what is due, in one commit; then start the calls."""
         async with self._one_turn:
+            if self._ride is not None:
+                await self._ride.over
             self._end_overdue()
-            ended, self._ended = self._ended, []
-            held, self._has_orphans = self._held(), False
+            asked = self._ask()
             try:
-                turn = await self._deliveries.turn(ended, self._wants(), self._limits, held)
+                turn = await self._deliveries.turn(asked)
             except BaseException:
-                self._ended[:0] = ended
-                self._has_orphans = True
+                self._take_back(asked)
                 raise
-            self._next_at_us = turn.next_at_us
-            for extension in turn.at_ease:
-                if (served := self._served.get(extension)) is not None:
-                    served.careful = False
-            for attempt, event in turn.begun:
-                self._begin(attempt, event)
-            self._report(turn.letters, turn.gaps)
+            self._took(turn)
             return turn
+
+    def _ask(self) -> Asked:
+        ended, self._ended = self._ended, []
+        held, self._has_orphans = self._held(), False
+        return Asked(ended, self._wants(), self._limits, held)
+
+    def _take_back(self, asked: Asked) -> None:
+        """Of a turn whose outcome is not known: the next one finds what it may have begun."""
+        self._ended[:0] = asked.ended
+        self._has_orphans = True
+
+    def _took(self, turn: Turn) -> None:
+        self._next_at_us = turn.next_at_us
+        for extension in turn.at_ease:
+            if (served := self._served.get(extension)) is not None:
+                served.careful = False
+        for attempt, event in turn.begun:
+            self._begin(attempt, event)
+        self._report(turn.letters, turn.gaps)
+
+    def _offer(self, group: Sequence[Append]) -> Ride | None:
+        """A turn in the commit of what is appended, where that is owed and nobody else works the queue."""
+        if not any(item.type in DURABLE_TYPE_OF for append in group for item in append.items):
+            return None
+        is_busy = self._ride is not None or self._one_turn.locked() or self._is_stopping
+        if is_busy or self._has_orphans or not self._deliveries.may_ride:
+            return None
+        if not any(want.free > 0 for want in self._wants()):
+            return None
+        self._quiet.clear()
+        self._ride = Ride(self._deliveries, self._ask(), self._rode)
+        return self._ride
+
+    def _rode(self, ride: Ride) -> None:
+        self._ride = None
+        if ride.turn is None:
+            self._take_back(ride.asked)
+            self.wake()
+        else:
+            self._looked_to = ride.position
+            self._took(ride.turn)
+            self._set_alarm()
+        ride.over.set_result(None)
 
     def _wants(self) -> list[Want]:
         calls: dict[int, list[Call]] = {}
@@ -218,12 +272,15 @@ class Worker:
             return None
         return [call.attempt.request_id for call in self._calls if not call.is_settled]
 
-    async def _until_woken(self) -> None:
-        alarm = asyncio.create_task(self._ring_in(self._seconds_to_wait()))
-        try:
-            await self._woken.wait()
-        finally:
-            alarm.cancel()
+    def _set_alarm(self) -> None:
+        """Look at the queue when the next thing is due, unless it is looked at earlier: an early look costs little."""
+        at_s = self._clock.monotonic_s() + self._seconds_to_wait()
+        if self._alarm is not None and not self._alarm.done():
+            if self._alarm_at_s <= at_s:
+                return
+            self._alarm.cancel()
+        self._alarm_at_s = at_s
+        self._alarm = asyncio.create_task(self._ring_at(at_s), name="eventlog-durable-alarm")
 
     def _seconds_to_wait(self) -> float:
         waits = [(self._next_at_us - self._clock.now_us()) / 1_000_000]
@@ -231,8 +288,8 @@ class Worker:
             waits += [at_s - self._clock.monotonic_s() for at_s in islice(deadlines.values(), 1)]
         return max(0.0, min(waits))
 
-    async def _ring_in(self, seconds: float) -> None:
-        await self._clock.sleep(seconds)
+    async def _ring_at(self, at_s: float) -> None:
+        await self._clock.sleep(max(0.0, at_s - self._clock.monotonic_s()))
         self._woken.set()
 
     def _be_quiet_if_idle(self) -> None:
@@ -295,7 +352,7 @@ class Worker:
     def _start_time(self, call: Call) -> None:
         self._time_limits[call] = self._clock.monotonic_s() + self._policy.timeout_s
         if len(self._time_limits) == 1:
-            self._woken.set()  # the loop may be waiting for something later
+            self._set_alarm()
 
     def _end_overdue(self) -> None:
         """Cut short what has had its time (R33), and report what did not end even so."""

@@ -7,7 +7,7 @@ place that was cleared, settled or taken up by somebody else meanwhile is not to
 import json
 import sqlite3
 from collections.abc import Iterable, Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -173,7 +173,13 @@ _RUNNABLE = """
       AND EXISTS (SELECT 1 FROM delivery INDEXED BY delivery_lane WHERE extension = e.extension AND state <> 'dead')
 """
 
-_NEXT_DUE = "SELECT min(due_at) FROM delivery WHERE extension = ? AND state = 'pending' AND due_at > ?"
+_AHEAD = """
+    SELECT (SELECT min((SELECT min(due_at) FROM delivery
+                        WHERE extension = e.value AND state = 'pending' AND due_at > :now))
+            FROM json_each(:extensions) AS e),
+           (SELECT min(recorded_at) FROM delivery WHERE state <> 'dead' AND recorded_at > :expired),
+           (SELECT coalesce(max(gap), 0) FROM delivery_gap)
+"""
 
 _CRASHED_LANES = """
     SELECT d.session FROM delivery AS d
@@ -216,10 +222,21 @@ def crashed_lanes(connection: sqlite3.Connection, extension: int) -> list[int]:
     return [session for (session,) in connection.execute(_CRASHED_LANES, (extension,))]
 
 
-def next_due(connection: sqlite3.Connection, wants: Sequence[Want], now_us: int) -> int | None:
-    """When the first back-off of these ends. What is due and was not begun waits for a call, whose end is a wake-up."""
-    found = [connection.execute(_NEXT_DUE, (want.extension, now_us)).fetchone()[0] for want in wants]
-    return min((at for at in found if at is not None), default=None)
+class Ahead(NamedTuple):
+    """What comes next if nothing else happens."""
+
+    due_at_us: int | None
+    """The end of the first back-off. What is due and was not begun waits for a call, whose end is a wake-up."""
+    oldest_us: int | None
+    """When the first of what is live was recorded, but for what was looked at for its age already."""
+    last_gap: int
+
+
+def look_ahead(connection: sqlite3.Connection, wants: Sequence[Want], now_us: int, expired_us: int) -> Ahead:
+    """Look at the back-offs of these, at the age of everything recorded after `expired_us`, and at the gaps."""
+    extensions = json.dumps([want.extension for want in wants])
+    parameters = {"extensions": extensions, "now": now_us, "expired": expired_us}
+    return Ahead(*connection.execute(_AHEAD, parameters).fetchone())
 
 
 # --------------------------------------------------------------------- what no call holds: crashed, orphaned, too old
@@ -254,7 +271,6 @@ _EXPIRE = """
     WHERE state <> 'dead' AND state = 'pending' AND recorded_at <= ?
     RETURNING extension, position
 """
-_NEXT_EXPIRY = "SELECT min(recorded_at) FROM delivery WHERE state <> 'dead' AND recorded_at > ?"
 
 
 def take_up(connection: sqlite3.Connection, owner: str, attempts: int, now_us: int) -> tuple[int, list[DeliveryKey]]:
@@ -281,9 +297,3 @@ def give_back(
 def expire(connection: sqlite3.Connection, oldest_us: int, now_us: int) -> list[DeliveryKey]:
     """Bury what was recorded at `oldest_us` or before and is not being delivered (R43)."""
     return connection.execute(_EXPIRE, (now_us, oldest_us)).fetchall()
-
-
-def next_expiry(connection: sqlite3.Connection, oldest_us: int, retention_us: int) -> int | None:
-    """When the next delivery becomes too old. Older live ones are being delivered: the end of a call is a wake-up."""
-    (first,) = connection.execute(_NEXT_EXPIRY, (oldest_us,)).fetchone()
-    return None if first is None else int(first) + retention_us

@@ -1,7 +1,8 @@
 """The queue of what extensions are owed, as its owner works it and as readers see it."""
 
+import asyncio
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
@@ -11,20 +12,22 @@ from eventlog.errors import DamagedFile
 from eventlog.events import Event
 from eventlog.store.attempts import (
     FREE,
+    Acked,
     Attempt,
+    DeliveryKey,
     Ended,
     Want,
     begin,
     crashed_lanes,
     expire,
     give_back,
-    next_due,
-    next_expiry,
+    look_ahead,
     runnable,
     settle,
     take_up,
 )
 from eventlog.store.buried import DeadLetter, letters_of, purge
+from eventlog.store.database import Outcome
 from eventlog.store.events import as_time
 from eventlog.store.reading import Reading
 from eventlog.store.store import Store
@@ -45,6 +48,18 @@ Begun: TypeAlias = tuple[Attempt, Event[Any] | None]
 """An attempt, and its event, None where that cannot be read."""
 
 
+class Asked(msgspec.Struct, frozen=True):
+    """What a turn of the queue is to do: settle what `ended`, bury what is too old, begin what is due and wanted.
+
+    `held` names the attempts that still have a call, where others may be in the file without one; else None.
+    """
+
+    ended: Sequence[Ended]
+    wants: Sequence[Want]
+    limits: Limits
+    held: Sequence[str] | None = None
+
+
 class Turn(msgspec.Struct):
     """What one turn of the queue did. `next_at_us` is when something is due or expires, if nothing else happens."""
 
@@ -53,6 +68,7 @@ class Turn(msgspec.Struct):
     letters: list[DeadLetter]
     at_ease: list[int]  # extensions that need no care any more
     gaps: list["DeliveryGap"]  # new ones
+    last_gap: int
     next_at_us: int
 
 
@@ -104,27 +120,27 @@ class Deliveries:
         self._reading = Reading(verify=True)  # an extension never acts on a damaged event
         self._reads_apart = False  # events, outside of the transaction that begins their attempts
         self._owner: str | None = None
-        self._last_gap: int | None = None
+        self.last_gap: int | None = None
+        """Of the last turn that was committed."""
+        self._expired_us = 0  # what was recorded until then and was due is dead
+        self._expire_at_us = 0  # nothing becomes too old before
         self._purge_at_us = 0
 
     async def take_up(self, limits: Limits) -> TakenUp:
         """Keep the policy's numbers in the file, and make what a dead owner left in flight due again (H1, R31)."""
         return await self._store.write(self._take_up, limits, self._store.clock.now_us())
 
-    async def turn(
-        self, ended: Sequence[Ended], wants: Sequence[Want], limits: Limits, held: Sequence[str] | None = None
-    ) -> Turn:
-        """In one commit: settle what ended, bury what is too old, begin what is due.
-
-        `held` names the attempts that still have a call, where others may be in the file without one; else None.
-        """
-        work = (ended, wants, limits, held, self._store.clock.now_us())
+    async def turn(self, asked: Asked) -> Turn:
+        """One turn, in one commit of its own."""
         if not self._reads_apart:
             try:
-                return await self._store.write(self._turn, *work)
+                turn = await self._store.write(self.within, asked)
+                self.last_gap = turn.last_gap
+                return turn
             except DamagedFile:  # SQLite commits nothing more in a transaction that met a damaged page, of an event say
                 self._reads_apart = True
-        turn = await self._store.write(self._turn, *work)
+        turn = await self._store.write(self.within, asked)
+        self.last_gap = turn.last_gap
         turn.begun = await self._store.read(self._with_readable_events, [attempt for attempt, _ in turn.begun])
         return turn
 
@@ -136,47 +152,61 @@ class Deliveries:
         """The events that extensions were refused, oldest first."""
         return await self._store.read(list_gaps, extension)
 
+    @property
+    def may_ride(self) -> bool:
+        """Whether a turn may be taken inside of another transaction: not while it might meet a damaged page."""
+        return not self._reads_apart
+
     # -- on the writer's thread ---------------------------------------------------------------------------------
 
-    def _take_up(self, connection: sqlite3.Connection, limits: Limits, now_us: int) -> TakenUp:
-        connection.execute("UPDATE policy SET capacity = ?, retention_s = ?", (limits.capacity, limits.retention_s))
-        resumed, dead = take_up(connection, self._owner_of(connection), limits.attempts, now_us)
-        return TakenUp(resumed, letters_of(connection, dead))
-
-    def _turn(
-        self,
-        connection: sqlite3.Connection,
-        ended: Sequence[Ended],
-        wants: Sequence[Want],
-        limits: Limits,
-        held: Sequence[str] | None,
-        now_us: int,
-    ) -> Turn:
+    def within(self, connection: sqlite3.Connection, asked: Asked) -> Turn:
+        """One turn, inside of a transaction."""
+        now_us, limits = self._store.clock.now_us(), asked.limits
         owner = self._owner_of(connection)
-        retention_us = limits.retention_s * _US
-        settled, buried = settle(connection, ended, now_us)
-        if held is not None:
-            give_back(connection, owner, [want.extension for want in wants], held, now_us)
-        buried += expire(connection, now_us - retention_us, now_us)
-        at_ease: list[int] = []
-        begun: list[Attempt] = []
-        ready = runnable(connection, wants)
-        for want in ready:
-            lanes = crashed_lanes(connection, want.extension) if want.careful else []
-            if want.careful and not lanes:
-                at_ease.append(want.extension)
-            begun += begin(connection, owner, want, lanes, now_us)
+        settled, buried = settle(connection, asked.ended, now_us)
+        if asked.held is not None:
+            give_back(connection, owner, [want.extension for want in asked.wants], asked.held, now_us)
+        buried += self._expire(connection, asked, now_us)
+        ready = runnable(connection, asked.wants)
+        at_ease, begun = self._begin(connection, owner, ready, now_us)
         purge_at_us = self._purge(connection, limits, now_us)
-        due_at_us = next_due(connection, ready, now_us)
-        expires_at_us = next_expiry(connection, now_us - retention_us, retention_us)
+        ahead = look_ahead(connection, ready, now_us, self._expired_us)
+        self._expire_at_us = (now_us if ahead.oldest_us is None else ahead.oldest_us) + limits.retention_s * _US
         return Turn(
             begun=[(attempt, None) for attempt in begun] if self._reads_apart else self._with_events(connection, begun),
             settled=settled,
             letters=letters_of(connection, buried),
             at_ease=at_ease,
-            gaps=self._new_gaps(connection),
-            next_at_us=min(at for at in (due_at_us, expires_at_us, purge_at_us) if at is not None),
+            gaps=self._new_gaps(connection, ahead.last_gap),
+            last_gap=ahead.last_gap,
+            next_at_us=min(at for at in (ahead.due_at_us, self._expire_at_us, purge_at_us) if at is not None),
         )
+
+    def _begin(
+        self, connection: sqlite3.Connection, owner: str, ready: Sequence[Want], now_us: int
+    ) -> tuple[list[int], list[Attempt]]:
+        """Which extensions need no care any more, and what is begun."""
+        at_ease: list[int] = []
+        begun: list[Attempt] = []
+        for want in ready:
+            lanes = crashed_lanes(connection, want.extension) if want.careful else []
+            if want.careful and not lanes:
+                at_ease.append(want.extension)
+            begun += begin(connection, owner, want, lanes, now_us)
+        return at_ease, begun
+
+    def _expire(self, connection: sqlite3.Connection, asked: Asked, now_us: int) -> list[DeliveryKey]:
+        """Bury what is too old, when the first one's time has come, or something is due again that was being called."""
+        comes_back = asked.held is not None or not all(isinstance(each, Acked) for each in asked.ended)
+        if now_us < self._expire_at_us and not comes_back:
+            return []
+        self._expired_us = now_us - asked.limits.retention_s * _US
+        return expire(connection, self._expired_us, now_us)
+
+    def _take_up(self, connection: sqlite3.Connection, limits: Limits, now_us: int) -> TakenUp:
+        connection.execute("UPDATE policy SET capacity = ?, retention_s = ?", (limits.capacity, limits.retention_s))
+        resumed, dead = take_up(connection, self._owner_of(connection), limits.attempts, now_us)
+        return TakenUp(resumed, letters_of(connection, dead))
 
     def _owner_of(self, connection: sqlite3.Connection) -> str:
         """What the request ids of this owner begin with; no other owner's of this file do."""
@@ -200,9 +230,8 @@ class Deliveries:
             return attempt, None
         return begun
 
-    def _new_gaps(self, connection: sqlite3.Connection) -> list[DeliveryGap]:
-        (last,) = connection.execute("SELECT coalesce(max(gap), 0) FROM delivery_gap").fetchone()
-        seen, self._last_gap = self._last_gap, last
+    def _new_gaps(self, connection: sqlite3.Connection, last: int) -> list[DeliveryGap]:
+        seen = self.last_gap
         new = [] if seen is None or seen == last else list_gaps(connection, after=seen)
         return [gap for gap in new if gap.reason == "capacity"]  # what was forgotten, somebody asked for
 
@@ -213,6 +242,31 @@ class Deliveries:
             look_again_us = now_us + max(1, min(3_600, limits.keep_dead_s)) * _US
             self._purge_at_us = look_again_us if first_at_us is None else min(first_at_us, look_again_us)
         return self._purge_at_us
+
+
+class Ride:
+    """A turn of the queue in the commit of a group, which begins what that group is owed: one commit instead of two."""
+
+    def __init__(self, deliveries: Deliveries, asked: Asked, landed: Callable[["Ride"], None]) -> None:
+        self._deliveries = deliveries
+        self._landed = landed
+        self.asked = asked
+        self.over: Outcome[None] = Outcome(loop=asyncio.get_running_loop())
+        self.position = 0  # of the last event that it saw
+        self.turn: Turn | None = None  # that was taken; None when it was not
+
+    def ride(self, connection: sqlite3.Connection, position: int) -> None:
+        """Take the turn."""
+        self.position = position
+        self.turn = self._deliveries.within(connection, self.asked)
+
+    def landed(self, is_stored: bool) -> None:
+        """Let its calls begin, if it was committed."""
+        if not is_stored:
+            self.turn = None
+        elif self.turn is not None:
+            self._deliveries.last_gap = self.turn.last_gap
+        self._landed(self)
 
 
 _OWNER = """

@@ -8,7 +8,7 @@ import sqlite3
 import weakref
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
@@ -16,6 +16,7 @@ from eventlog.clock import Clock
 from eventlog.encoding import encode_json
 from eventlog.errors import BrokenInvariant
 from eventlog.events import TYPE_KEYS, Event, SessionInfo, SessionStarted, decode_json
+from eventlog.store.database import transaction
 from eventlog.store.drafting import (
     MAX_SESSION_TYPE,
     Append,
@@ -46,6 +47,19 @@ def insert_rows(connection: sqlite3.Connection, columns: tuple[str, ...], values
     for start in range(0, len(values), step):
         part = values[start : start + step]
         connection.execute(insert_statement(len(part) // len(columns), columns), part)
+
+
+class Rider(Protocol):
+    """Work that rides in the commit of a group, so that it needs none of its own."""
+
+    def ride(self, connection: sqlite3.Connection, position: int) -> None:
+        """Do it, on the thread, behind the rows of the group, the last of which is at `position`.
+
+        When it raises, all is rolled back, and the group is stored without it.
+        """
+
+    def landed(self, is_stored: bool) -> None:
+        """Hear, on the loop, whether the group is stored; also when there was nothing to store, and so no ride."""
 
 
 class Events:
@@ -113,7 +127,9 @@ class Events:
         """A group as rows on that base, which it moves on."""
         return Draft(group, base, self, self.clock.now_us(), known)
 
-    def commit(self, connection: sqlite3.Connection, group: list[Append], draft: Draft | None) -> list[Event[Any]]:
+    def commit(
+        self, connection: sqlite3.Connection, group: list[Append], draft: Draft | None, rider: Rider | None = None
+    ) -> list[Event[Any]]:
         """Store a group; each append then has its events or its error. What it raises is true of all of them.
 
         A draft that does not follow what was committed last is made anew, and so is one of events that are stored
@@ -125,31 +141,22 @@ class Events:
             forget_draft(group)
             draft = self.draft(group, Base(self), known)
         draft.follows = None  # or each draft would keep all before it
-        self._write(connection, draft)
-        return self._believe(group, draft)
-
-    def _write(self, connection: sqlite3.Connection, draft: Draft) -> None:
         rows = draft.position - self.position
         if len(draft.values) != rows * len(draft.columns):
             raise BrokenInvariant(f"a group of {rows} events has {len(draft.values)} values")
-        if not rows:
+        if rows:
+            self._write(connection, draft, rows, rider)
+        return self._believe(group, draft)
+
+    def _write(self, connection: sqlite3.Connection, draft: Draft, rows: int, rider: Rider | None) -> None:
+        if rider is not None and _write_together(connection, draft, rider):
             return
         if rows <= ROWS_PER_STATEMENT and not draft.started and not draft.new_types:
             # One autocommit statement: the thread waits for the interpreter once, not four times.
             insert_rows(connection, draft.columns, draft.values)
             return
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            for start in draft.started.values():
-                insert_session(connection, start.key, start.info, draft.now_us)
-            for name, key in draft.new_types.items():
-                connection.execute("INSERT INTO event_type (type, name) VALUES (?, ?)", (key, name))
-            insert_rows(connection, draft.columns, draft.values)
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
+        with transaction(connection, "BEGIN IMMEDIATE"):
+            _insert(connection, draft)
 
     def _believe(self, group: list[Append], draft: Draft) -> list[Event[Any]]:
         self.position = draft.position
@@ -222,6 +229,30 @@ class Events:
     def own_types(self) -> int:
         """How many types beside the vocabulary the file knows."""
         return len(self.types) - len(TYPE_KEYS)
+
+
+def _write_together(connection: sqlite3.Connection, draft: Draft, rider: Rider) -> bool:
+    """Whether the group is stored with its rider; if not, because the rider failed, nothing is."""
+    ride_failed = False
+    try:
+        with transaction(connection, "BEGIN IMMEDIATE"):
+            _insert(connection, draft)
+            ride_failed = True
+            rider.ride(connection, draft.position)
+            ride_failed = False
+    except Exception:
+        if not ride_failed:
+            raise
+        return False
+    return True
+
+
+def _insert(connection: sqlite3.Connection, draft: Draft) -> None:
+    for start in draft.started.values():
+        insert_session(connection, start.key, start.info, draft.now_us)
+    for name, key in draft.new_types.items():
+        connection.execute("INSERT INTO event_type (type, name) VALUES (?, ?)", (key, name))
+    insert_rows(connection, draft.columns, draft.values)
 
 
 class Eras:

@@ -24,7 +24,8 @@ from eventlog.store.database import (
     in_transaction,
     map_error,
 )
-from eventlog.store.events import Events, last_position
+from eventlog.store.drafting import Append
+from eventlog.store.events import Events, Rider, last_position
 from eventlog.store.index import SLICE_ROWS, SessionIndex
 from eventlog.store.owner import (
     HeadFile,
@@ -208,6 +209,16 @@ class Store:
     ) -> T:
         """Run a unit as one transaction on the writer's thread, shielded from cancellation."""
         return await self._on_writer(lambda connection: in_transaction(connection, unit, *args, **kwargs))
+
+    def ride(self, ask: Callable[[list[Append]], Rider | None]) -> Callable[[], None]:
+        """Ask for work to be done in the commit of a group, before one is sent; returns what takes it back."""
+        writer = self.writer
+        writer.riders = (*writer.riders, ask)
+
+        def remove() -> None:
+            writer.riders = tuple(known for known in writer.riders if known is not ask)
+
+        return remove
 
     async def with_writer(
         self, unit: Callable[Concatenate[sqlite3.Connection, Events, P], T], *args: P.args, **kwargs: P.kwargs

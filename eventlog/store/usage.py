@@ -9,12 +9,13 @@ import sqlite3
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from decimal import Context, Decimal
+from functools import cache
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from eventlog.events import Event, TurnCompleted
-from eventlog.store.events import as_time
+from eventlog.store.events import ROWS_PER_STATEMENT, as_time
 from eventlog.store.projections import (
     Definition,
     Page,
@@ -180,19 +181,37 @@ _SUMS = (
 
 
 def _add(connection: sqlite3.Connection, projection: int, tally: Tally) -> None:
-    for (session_id, model, day), totals in tally.rows.items():
-        (session,) = connection.execute("SELECT session FROM session WHERE id = ?", (session_id,)).fetchone()
-        where = (projection, session, model, day)
-        known = connection.execute(
-            f"SELECT {_SUMS} FROM usage WHERE projection = ? AND session = ? AND model = ? AND day = ?", where
-        ).fetchone()
-        if known is not None:
-            totals.add(_stored(known))
-        connection.execute(
-            f"INSERT OR REPLACE INTO usage (projection, session, model, day, {_SUMS})"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (*where, *totals.values),
-        )
+    """Two statements for many rows, because after each one the thread waits for the interpreter."""
+    places = list(tally.rows)
+    for start in range(0, len(places), ROWS_PER_STATEMENT):
+        part = places[start : start + ROWS_PER_STATEMENT]
+        wanted = [value for place in part for value in place]
+        values: list[Any] = []
+        for session, session_id, model, day, *sums in connection.execute(_known(len(part)), (*wanted, projection)):
+            totals = tally.rows[session_id, model, day]
+            if sums[0] is not None:
+                totals.add(_stored(tuple(sums)))
+            values += (projection, session, model, day, *totals.values)
+        connection.execute(_put(len(part)), values)
+
+
+@cache
+def _known(places: int) -> str:
+    """The keys of the sessions of so many places, and the sums that are stored for them."""
+    return f"""
+        WITH place (session_id, model, day) AS (VALUES {",".join(["(?,?,?)"] * places)})
+        SELECT s.session, p.session_id, p.model, p.day, {_SUMS} FROM place AS p
+        CROSS JOIN session AS s ON s.id = p.session_id
+        LEFT JOIN usage AS u ON u.projection = ? AND u.session = s.session AND u.model = p.model AND u.day = p.day
+    """
+
+
+@cache
+def _put(places: int) -> str:
+    return (
+        f"INSERT OR REPLACE INTO usage (projection, session, model, day, {_SUMS})"
+        f" VALUES {','.join(['(?,?,?,?,?,?,?,?,?,?,?,?,?,?)'] * places)}"
+    )
 
 
 def _stored(row: tuple[Any, ...]) -> Totals:

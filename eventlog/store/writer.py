@@ -2,7 +2,7 @@
 
 The loop's side decides what flies and when, and drafts it; the thread's side stores a group in one hop and does the
 chores between two groups (absorbing, checkpoints). At most two groups fly, the next sent before the callers of the
-last are woken.
+last are woken. Work that belongs to an append may ride in its commit, while nothing else is on its way.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from eventlog.errors import DamagedFile, LogClosed, OutcomeUnknown
 from eventlog.events import Event
 from eventlog.store.database import Checkpoint, Database, Outcome, checkpoint, empty_wal, tell
 from eventlog.store.drafting import Append, Base, Draft
-from eventlog.store.events import Events
+from eventlog.store.events import Events, Rider
 from eventlog.store.index import SessionIndex
 from eventlog.store.owner import HeadFile
 from eventlog.store.standing import Standing, own_copy
@@ -68,6 +68,7 @@ class Flight(NamedTuple):
     rows: int
     size_bytes: int
     sent_at_s: float  # in processor time of the loop's thread
+    rider: Rider | None
 
 
 class Writer:
@@ -99,6 +100,8 @@ class Writer:
         self._flying: deque[Flight] = deque()
         self._base: Base | None = None  # what the next group is drafted on; None when only the thread can tell
         self._room: deque[asyncio.Future[None]] = deque()
+        self.riders: tuple[Callable[[list[Append]], Rider | None], ...] = ()
+        """Asked before a group is sent behind which nothing waits; the first one that has something to do rides."""
         self._pumping = False
         self._idle_timer: asyncio.TimerHandle | None = None
         self._last_sent_s = 0.0
@@ -198,13 +201,17 @@ class Writer:
             group.append(append)
         self._waiting_rows -= rows
         self._last_sent_s = self.loop.time()
+        rider = None if self._flying or self._waiting else self._rider(group)
         draft = self._draft(group)
-        self._flying.append(Flight(rows, size_bytes, time.thread_time()))
-        self._database.post(lambda connection: self._store(connection, group, draft))
+        self._flying.append(Flight(rows, size_bytes, time.thread_time(), rider))
+        self._database.post(lambda connection: self._store(connection, group, draft, rider))
         self._send_next()
         if not self._pumping:
             self._pumping = True
             self.loop.call_later(PUMP_AFTER_S, self._pump)
+
+    def _rider(self, group: list[Append]) -> Rider | None:
+        return next((rider for ask in self.riders if (rider := ask(group)) is not None), None)
 
     def _draft(self, group: list[Append]) -> Draft | None:
         """The group as rows, on what is stored when all that flies has landed as it was drafted."""
@@ -247,11 +254,19 @@ class Writer:
             append.is_settled = True
             if not append.landed.done():  # its caller may have been cancelled
                 append.landed.set_result(None)
+        if landed.rider is not None:
+            self._tell_rider(landed.rider, is_stored=error is None)
         if self._room:
             self._give_room()
         self._landed(recorded, group)
         if not self._flying:
             self._rest()
+
+    def _tell_rider(self, rider: Rider, is_stored: bool) -> None:
+        try:
+            rider.landed(is_stored)
+        except Exception:
+            log.exception("what rode in a commit raised; the events are stored")
 
     def _give_room(self) -> None:
         free = MAX_QUEUE_EVENTS - self.queued_events
@@ -279,7 +294,9 @@ class Writer:
 
     # -- the thread's side --------------------------------------------------------------------------------------
 
-    def _store(self, connection: sqlite3.Connection, group: list[Append], draft: Draft | None) -> None:
+    def _store(
+        self, connection: sqlite3.Connection, group: list[Append], draft: Draft | None, rider: Rider | None
+    ) -> None:
         recorded: list[Event[Any]] = []
         error: BaseException | None = None
         changes = 0
@@ -289,7 +306,7 @@ class Writer:
                 connection = self.take_up_again()
             self._wal_file.check()
             changes = connection.total_changes
-            recorded = self._events.commit(connection, group, draft)
+            recorded = self._events.commit(connection, group, draft, rider)
             self._head_file.committed(self._events.position)
         except BaseException as caught:  # the callers have to hear of it, whatever it was
             error = self._standing.met(caught)
