@@ -70,7 +70,7 @@ async def measure(run: Run) -> None:
             run.note("append", median(plain_s) * 1e6)
             run.note("append to its tail", median(woken_s) * 1e6)
             run.note("waking one", (median(woken_s) - median(plain_s)) * 1e6)
-            await asyncio.sleep(2 * WRITER_TIDIES_AFTER_S)
+            await asyncio.sleep(2 * WRITER_TIDIES_AFTER_S * min(1.0, run.share))
             idle_s, used_s = max(0.2, IDLE_S * min(1.0, run.share)), process_time()
             await asyncio.sleep(idle_s)
             run.note("idle", (process_time() - used_s) / idle_s)

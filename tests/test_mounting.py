@@ -217,9 +217,11 @@ async def test_one_extension_is_served_by_one_runtime_of_a_process(tmp_path: Pat
 
 
 async def test_an_extension_whose_folder_has_gone_is_told_to_have_failed(tmp_path: Path) -> None:
-    async with mirrored(tmp_path) as (log, _, _):
-        await complete_turn(log, "a", "t1")
+    async with mirrored(tmp_path):
+        pass
     (tmp_path / "agent" / "extensions" / "points").rename(tmp_path / "gone")
+    async with EventLog(tmp_path / "agent.db", clock=ManualClock()) as log:
+        await complete_turn(log, "a", "t1")
     async with EventLog(tmp_path / "agent.db", clock=ManualClock()) as log, Runtime(log, tmp_path) as runtime:
         (installed,) = await runtime.extensions.list()
         assert installed.failure is not None

@@ -1,4 +1,4 @@
-"""How often each fault is tried: a taste by `make test`, what a change must stand by `make faults`, hours of it by
+"""How often each fault is tried: a taste by a plain `pytest`, what a change must stand by `make faults`, hours of it by
 `make torture`. Nothing else says how often.
 """
 

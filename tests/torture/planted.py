@@ -102,11 +102,11 @@ BREAKS: dict[int, Break] = {
     53: Break(
         "hooks are told before the commit",
         "eventlog/store/writer.py",
-        "            recorded = self._events.commit(connection, group, draft)\n",
+        "            recorded = self._events.commit(connection, group, draft, rider)\n",
         "            if draft is not None:\n"
         "                tell(self.loop, self._landed, [event for append in group for event in append.events], [])\n"
         "                time.sleep(0.2)\n"
-        "            recorded = self._events.commit(connection, group, draft)\n",
+        "            recorded = self._events.commit(connection, group, draft, rider)\n",
     ),
     57: Break(
         "the log can be changed",
