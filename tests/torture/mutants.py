@@ -25,18 +25,18 @@ from tests.log_kit import CHECKOUT
 TIMEOUT_S = 150
 QUICK = [sys.executable, "-m", "tests.torture", "schedules", "cancel", "--count", "60"]
 TESTS: dict[str, list[str]] = {
-    "store/writer": ["writer", "drafting", "errors_of_the_disk", "opening", "standing", "head_file", "truth"],
+    "store/writer": ["writer", "riding", "drafting", "errors_of_the_disk", "opening", "standing", "head_file", "truth"],
     "store/drafting": ["drafting", "writer", "log"],
     "store/attempts": ["deliveries", "delivery_boundaries", "worker"],
-    "store/deliveries": ["deliveries", "dead_letters", "delivery_boundaries", "worker"],
+    "store/deliveries": ["deliveries", "riding", "dead_letters", "delivery_boundaries", "worker"],
     "store/cursors": ["cursors", "dispatcher"],
     "store/unfinished": ["recovery", "check"],
     "observe/dispatcher": ["dispatcher", "joining", "cursors", "cancelled_dispatch"],
     "observe/lanes": ["dispatcher", "joining", "cursors", "falling_behind"],
     "observe/inbox": ["dispatcher", "joining", "cursors", "falling_behind"],
-    "durable/worker": ["worker", "deliveries", "delivery_boundaries", "plain_handlers", "dead_letters"],
+    "durable/worker": ["worker", "riding", "deliveries", "delivery_boundaries", "plain_handlers", "dead_letters"],
     "recovery": ["recovery", "cli_recover"],
-    "store/events": ["events", "log", "drafting", "history", "check"],
+    "store/events": ["events", "riding", "log", "drafting", "history", "check"],
     "store/index": ["index", "check"],
     "store/owner": ["owner", "head_file"],
 }
