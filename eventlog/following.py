@@ -9,7 +9,8 @@ from typing import Any
 from eventlog.clock import Clock
 from eventlog.errors import EventLogError
 from eventlog.events import Event
-from eventlog.store.reading import Bounds, sessions_with_news
+from eventlog.store.bounds import Bounds
+from eventlog.store.reading import sessions_with_news
 from eventlog.store.store import Store
 
 FIRST_PAGE_EVENTS = 32

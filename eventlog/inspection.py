@@ -6,6 +6,7 @@ from eventlog.durable.dead_letters import DeadLetters
 from eventlog.events import JobStatus
 from eventlog.log import EventLog
 from eventlog.recovery import OpenInput, OpenTurn, Recovered, RunningJob, UnansweredCall, at_rest
+from eventlog.store.bounds import MAX_POSITION
 from eventlog.store.buried import DeadLetter
 from eventlog.store.checking import Damaged, Report
 from eventlog.store.deliveries import Deliveries, Delivery, DeliveryGap
@@ -23,7 +24,7 @@ from eventlog.store.hook_lists import (
 from eventlog.store.keep import DEPLOYMENT, place_of_channel, place_of_extension
 from eventlog.store.keep_lists import KeptFile, KeptValue, kept_contents, kept_files, kept_texts, kept_values
 from eventlog.store.projections import ProjectionError, errors
-from eventlog.store.reading import MAX_POSITION, pruned_sessions
+from eventlog.store.reading import pruned_sessions
 from eventlog.store.subscribers import CursorRow, cursor_rows
 from eventlog.store.turns import Job, jobs
 

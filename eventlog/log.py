@@ -41,13 +41,14 @@ from eventlog.following import RemoteCommits, Waiters, pages, wait_in, wake
 from eventlog.history import ImportReport, import_lines
 from eventlog.serving import Commands, LogCommands, Server
 from eventlog.session import Session, info_now
+from eventlog.store.bounds import Bounds, wanted
 from eventlog.store.checking import Progress, Report, check
 from eventlog.store.drafting import Append
 from eventlog.store.events import info_at_start, last_position
 from eventlog.store.heads import Head
 from eventlog.store.index import SLICE_ROWS
 from eventlog.store.projections import ProjectionState, state_of
-from eventlog.store.reading import Bounds, find_session, log_floor, sessions_page, wanted
+from eventlog.store.reading import find_session, log_floor, sessions_page
 from eventlog.store.stats import collect
 from eventlog.store.store import Durability, Store
 from eventlog.store.turns import Job, TurnReference, TurnSnapshot, find_job, find_turn

@@ -13,9 +13,10 @@ from eventlog.errors import InvalidEvent, LimitExceeded, LogClosed, ReadOnlyLog
 from eventlog.events import Event, NewEvent, SessionInfo
 from eventlog.folding import Reducer, SessionFold
 from eventlog.following import pages, wait_in
+from eventlog.store.bounds import Bounds, wanted
 from eventlog.store.events import as_time
 from eventlog.store.heads import Head
-from eventlog.store.reading import Bounds, session_floor, wanted
+from eventlog.store.reading import session_floor
 
 if TYPE_CHECKING:  # the log makes sessions; a session only needs the name of its type
     from eventlog.log import EventLog

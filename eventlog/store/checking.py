@@ -13,8 +13,10 @@ import msgspec
 
 from eventlog.errors import CorruptEvent, shown
 from eventlog.events import Event
+from eventlog.store.bounds import Bounds
 from eventlog.store.events import last_position
-from eventlog.store.reading import Bounds, Reading, damage
+from eventlog.store.reading import UNKNOWN, Reading, damage, places_of
+from eventlog.store.unreadable import is_damage
 
 if TYPE_CHECKING:  # the store is what is checked
     from eventlog.store.store import Store
@@ -132,7 +134,7 @@ def _page(connection: sqlite3.Connection, state: _State, report: Report, end: in
 
 
 def _some(connection: sqlite3.Connection, state: _State, bounds: Bounds) -> Read:
-    events = state.reading.log_page(connection, bounds)
+    events = state.reading.readable_log_page(connection, bounds)
     between = (events[0].position, events[-1].position) if events else (0, 0)
     return events, dict(connection.execute(_DIGESTS, between).fetchall())
 
@@ -155,12 +157,7 @@ def _come_nearer(connection: sqlite3.Connection, state: _State, report: Report, 
     state.removed += 1  # its session leaves it out, in any case
     is_pruned = connection.execute("SELECT 1 FROM removed WHERE ? BETWEEN first AND last", (state.position,)).fetchone()
     if is_pruned is None:
-        _found_damaged(report, Damaged("unknown", -1, state.position, f"it cannot be read: {error}"))
-
-
-def is_damage(error: sqlite3.Error) -> bool:
-    """Whether SQLite found a page that is not as it was written."""
-    return str(getattr(error, "sqlite_errorname", "")).startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB"))
+        _found_damaged(report, Damaged(UNKNOWN, -1, state.position, f"it cannot be read: {error}"))
 
 
 def _found_damaged(report: Report, damaged: Damaged) -> None:
@@ -171,18 +168,7 @@ def _found_damaged(report: Report, damaged: Damaged) -> None:
 
 def _name_by_index(connection: sqlite3.Connection, report: Report) -> None:
     """What a damaged row says of its own place may be wrong: the session index knows it, but for the last ones."""
-    if not report.damaged:
-        return
-    positions = msgspec.json.encode([each.position for each in report.damaged]).decode()
-    try:
-        rows = connection.execute(
-            "SELECT i.position, s.id, i.idx FROM session_index AS i JOIN session AS s ON s.session = i.session"
-            " WHERE i.position IN (SELECT value FROM json_each(?))",
-            (positions,),
-        ).fetchall()
-    except sqlite3.DatabaseError:  # it is damaged as well, and said to be
-        return
-    places = {position: (id, index) for position, id, index in rows}
+    places = places_of(connection, [each.position for each in report.damaged])
     report.damaged = [
         Damaged(*places.get(each.position, (each.session_id, each.index)), each.position, each.why)
         for each in report.damaged

@@ -14,8 +14,9 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from eventlog.events import TOMBSTONE, Event
+from eventlog.store.bounds import Bounds
 from eventlog.store.events import last_position
-from eventlog.store.reading import Bounds, Reading
+from eventlog.store.reading import Reading
 from eventlog.store.store import Store
 
 KEPT_ERRORS = 10_000

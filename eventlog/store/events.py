@@ -299,11 +299,16 @@ def moved(info: SessionInfo | None, event: Event[Any]) -> SessionInfo | None:
     return replace(info, **changes)
 
 
+def last_issued(connection: sqlite3.Connection) -> int:
+    """The last position that was issued, as SQLite counts them apart from the log: a damaged log may show others."""
+    row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'log'").fetchone()
+    return int(row[0]) if row else 0
+
+
 def last_position(connection: sqlite3.Connection) -> int:
     """The last position that was ever issued, pruned or not."""
-    row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'log'").fetchone()
     (found,) = connection.execute("SELECT coalesce(max(position), 0) FROM log").fetchone()
-    return max(int(row[0]) if row else 0, int(found))
+    return max(last_issued(connection), int(found))
 
 
 _UNABSORBED = """

@@ -6,9 +6,9 @@ import sqlite3
 
 import msgspec
 
+from eventlog.store.bounds import MAX_POSITION
 from eventlog.store.cursors import OnRestart
 from eventlog.store.events import last_position
-from eventlog.store.reading import MAX_POSITION
 from eventlog.store.store import Store
 
 MAX_UNSERVED = 100

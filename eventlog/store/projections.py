@@ -13,8 +13,9 @@ import msgspec
 
 from eventlog.errors import CorruptEvent, InvalidName
 from eventlog.events import Event, decode_json
+from eventlog.store.bounds import MAX_POSITION, Bounds
 from eventlog.store.events import last_position
-from eventlog.store.reading import MAX_POSITION, Bounds, Reading
+from eventlog.store.reading import Reading
 
 EVERY = "*"
 KEPT_ERRORS = 1_000

@@ -1,21 +1,22 @@
 """Pages of events and of sessions, read on a reader's connection; each page is one snapshot and is released at once."""
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
 
-from eventlog.encoding import check_id
-from eventlog.errors import CursorExpired, InvalidName
 from eventlog.events import Corrupt, Event, SessionInfo
+from eventlog.store.bounds import Bounds
 from eventlog.store.drafting import checksum
-from eventlog.store.events import LAST_IN_INDEX, Eras, as_time, last_position
+from eventlog.store.events import LAST_IN_INDEX, Eras, as_time, last_issued, last_position
+from eventlog.store.unreadable import is_damage, past_damage
 
 MAX_NAMES = 100_000
-MAX_POSITION = 2**63 - 1
 POSITIONS_PER_STATEMENT = 500
+UNKNOWN = "unknown"
+"""The type, and at worst the session, of an event that cannot be read at all; its index is -1 then."""
 
 _FACTS = "l.type, l.turn_id, l.at, CAST(l.data AS BLOB), l.key, l.checksum"
 SELECT = f"SELECT l.position, l.session, l.idx, {_FACTS}, 1 FROM log AS l"
@@ -28,43 +29,6 @@ SELECT_BY_INDEX = (
 Row = tuple[Any, ...]
 T = TypeVar("T")
 U = TypeVar("U")
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Which events a page takes: exclusive bounds, types, direction and length.
-
-    A reader that has a cursor says which floor it has `seen`; it is told when a higher one passes its cursor.
-    """
-
-    after: int | None = None
-    before: int | None = None
-    types: tuple[str, ...] | None = None
-    limit: int = 1_000
-    reverse: bool = False
-    seen_floor: int | None = None
-
-    @property
-    def low(self) -> int:
-        """The exclusive lower bound, within what SQLite can hold."""
-        return -1 if self.after is None else max(-1, min(self.after, MAX_POSITION))
-
-    @property
-    def high(self) -> int:
-        """The exclusive upper bound, within what SQLite can hold."""
-        return MAX_POSITION if self.before is None else max(-1, min(self.before, MAX_POSITION))
-
-    def check(self, floor: int) -> None:
-        """Raise CursorExpired when what the reader is owed may have been pruned."""
-        if self.seen_floor is not None and floor > max(self.seen_floor, self.low + 1):
-            raise CursorExpired(floor)
-
-
-def wanted(types: Iterable[str] | None) -> tuple[str, ...] | None:
-    """The event types that a reader asked for; raises InvalidName when it is one name and not a list of them."""
-    if isinstance(types, str):
-        raise InvalidName("types", types, "is one name; give a list of event types")
-    return None if types is None else tuple(check_id("event type", name) for name in types)
 
 
 class Reading:
@@ -84,10 +48,32 @@ class Reading:
     ) -> list[Event[Any]]:
         """A page of one session. `tail` is what the owner knows of its unabsorbed events, None in other processes.
 
-        Raises CursorExpired.
+        An event that cannot be read comes as a corrupt one. Raises CursorExpired.
         """
         if bounds.seen_floor is not None:
             bounds.check(session_floor(connection, session_key))
+
+        session_id = self._sessions.get(session_key) or self._session_id(connection, session_key)
+
+        def page(bounds: Bounds) -> list[Event[Any]]:
+            return self._session_page(connection, session_key, bounds, tail)
+
+        def one(index: int) -> list[Event[Any]]:
+            position = _position_of(connection, session_key, index, tail)
+            found = [] if position is None else self._one(connection, position, bounds, None)
+            return [msgspec.structs.replace(event, session_id=session_id, index=index) for event in found]
+
+        try:
+            return page(bounds)
+        except sqlite3.DatabaseError as error:
+            if not is_damage(error):
+                raise
+            last = _last_index(connection, session_key, tail)
+            return past_damage(page, one, lambda event: event.index, bounds, last)
+
+    def _session_page(
+        self, connection: sqlite3.Connection, session_key: int, bounds: Bounds, tail: list[tuple[int, int]] | None
+    ) -> list[Event[Any]]:
         types, type_values = self._type_filter(connection, bounds.types)
         if types is None:
             return []
@@ -160,9 +146,30 @@ class Reading:
         return rows
 
     def log_page(self, connection: sqlite3.Connection, bounds: Bounds, project: str | None = None) -> list[Event[Any]]:
-        """A page of the whole log, by position; raises CursorExpired."""
+        """A page of the whole log, by position. An event that cannot be read comes as a corrupt one.
+
+        Raises CursorExpired.
+        """
         if bounds.seen_floor is not None:
             bounds.check(log_floor(connection))
+        try:
+            return self.readable_log_page(connection, bounds, project)
+        except sqlite3.DatabaseError as error:
+            if not is_damage(error):
+                raise
+            events = past_damage(
+                lambda bounds: self.readable_log_page(connection, bounds, project),
+                lambda position: self._one(connection, position, bounds, project),
+                lambda event: event.position,
+                bounds,
+                last_issued(connection),
+            )
+            return _in_their_places(connection, events)
+
+    def readable_log_page(
+        self, connection: sqlite3.Connection, bounds: Bounds, project: str | None = None
+    ) -> list[Event[Any]]:
+        """The same, but SQLite's error for what cannot be read."""
         types, values = self._type_filter(connection, bounds.types)
         if types is None:
             return []
@@ -178,6 +185,24 @@ class Reading:
             [*parameters, bounds.limit],
         )
         return self._events(connection, rows)
+
+    def _one(
+        self, connection: sqlite3.Connection, position: int, bounds: Bounds, project: str | None
+    ) -> list[Event[Any]]:
+        """What stands at a position beside damage; what cannot be read may be of any type and any project."""
+        try:
+            found = self.at_positions(connection, [position])  # which looks at no neighbour, as a page does
+            wanted = [event for event in found if bounds.types is None or event.type in bounds.types]
+            return [event for event in wanted if project in (None, _project_of(connection, event.session_id))]
+        except sqlite3.DatabaseError as error:
+            if not is_damage(error):
+                raise
+            was_pruned = connection.execute("SELECT 1 FROM removed WHERE ? BETWEEN first AND last", (position,))
+            if was_pruned.fetchone() is not None:
+                return []
+            era = self._current_eras(connection).of(position)
+            why = Corrupt(f"it cannot be read: {error}")
+            return [Event(UNKNOWN, -1, UNKNOWN, None, 0, position, era, b"", None, why)]
 
     def at_positions(self, connection: sqlite3.Connection, positions: Sequence[int]) -> list[Event[Any]]:
         """The events at these positions, in order; pruned ones are left out."""
@@ -286,6 +311,57 @@ def damage(event: Event[Any], digest: bytes) -> str | None:
 
 def _at_place(row: Row, session: int, index: int) -> Row:
     return row if row[2] == index and row[1] == session else (row[0], session, index, *row[3:-1], 0)
+
+
+def _position_of(
+    connection: sqlite3.Connection, session_key: int, index: int, tail: list[tuple[int, int]] | None
+) -> int | None:
+    """Where an event of a session is in the log, as its index or its owner knows it."""
+    position = dict(tail or []).get(index)
+    if position is None:
+        row = connection.execute(
+            "SELECT position FROM session_index WHERE session = ? AND idx = ?", (session_key, index)
+        ).fetchone()
+        position = None if row is None else int(row[0])
+    return position or None  # 0 stands for one that is missing
+
+
+def _last_index(connection: sqlite3.Connection, session_key: int, tail: list[tuple[int, int]] | None) -> int:
+    (last,) = connection.execute(
+        "SELECT coalesce(max(idx), -1) FROM session_index WHERE session = ?", (session_key,)
+    ).fetchone()
+    return max([int(last), *(index for index, _ in tail or [])])
+
+
+def _project_of(connection: sqlite3.Connection, session_id: str) -> str | None:
+    row = connection.execute("SELECT project FROM session WHERE id = ?", (session_id,)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def _in_their_places(connection: sqlite3.Connection, events: list[Event[Any]]) -> list[Event[Any]]:
+    """Give events that cannot be read their session and index, as far as the session index knows them."""
+    places = places_of(connection, [event.position for event in events if event.index < 0])
+    return [
+        msgspec.structs.replace(event, session_id=places[event.position][0], index=places[event.position][1])
+        if event.index < 0 and event.position in places
+        else event
+        for event in events
+    ]
+
+
+def places_of(connection: sqlite3.Connection, positions: Sequence[int]) -> dict[int, tuple[str, int]]:
+    """Session id and index of events that may not say so themselves. It goes through the whole session index."""
+    if not positions:
+        return {}
+    try:
+        rows = connection.execute(
+            "SELECT i.position, s.id, i.idx FROM session_index AS i JOIN session AS s ON s.session = i.session"
+            " WHERE i.position IN (SELECT value FROM json_each(?))",
+            (msgspec.json.encode(positions).decode(),),
+        ).fetchall()
+    except sqlite3.DatabaseError:  # it is damaged as well
+        return {}
+    return {position: (session_id, index) for position, session_id, index in rows}
 
 
 def _direction(reverse: bool) -> str:

@@ -12,8 +12,8 @@ import msgspec
 
 from eventlog.errors import CorruptEvent, printable
 from eventlog.events import TOMBSTONE, TYPE_KEYS, Cost, JobStatus, TokenUsage, TurnCompleted, decode_json
+from eventlog.store.bounds import MAX_POSITION
 from eventlog.store.events import as_time
-from eventlog.store.reading import MAX_POSITION
 
 _RECEIVED = TYPE_KEYS["message.received"]
 _SAID = TYPE_KEYS["message.completed"]

@@ -15,8 +15,9 @@ import msgspec
 
 from eventlog.errors import CorruptEvent
 from eventlog.events import TYPE_KEYS, Event
+from eventlog.store.bounds import Bounds
 from eventlog.store.checking import Damaged
-from eventlog.store.reading import POSITIONS_PER_STATEMENT, Bounds, Reading
+from eventlog.store.reading import POSITIONS_PER_STATEMENT, Reading
 from eventlog.store.store import Store
 
 MAX_NAMED = 1_000

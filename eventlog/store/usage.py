@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from eventlog.events import Event, TurnCompleted
+from eventlog.store.bounds import MAX_POSITION
 from eventlog.store.events import ROWS_PER_STATEMENT, as_time
 from eventlog.store.projections import (
     Definition,
@@ -32,7 +33,7 @@ from eventlog.store.projections import (
     rows,
     take_place,
 )
-from eventlog.store.reading import MAX_POSITION, Reading
+from eventlog.store.reading import Reading
 
 NAME = "usage"
 DEFINITION = Definition(NAME, 1, ("turn.completed",), b"null")
