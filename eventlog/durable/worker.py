@@ -315,6 +315,7 @@ class Worker:
         if not call.is_plain:
             self._start_time(call)
         call.task = asyncio.create_task(self._run(call, envelope), name=f"eventlog-durable-{attempt.request_id}")
+        call.task.add_done_callback(_take_interrupt)
 
     async def _run(self, call: Call, envelope: HookEnvelope) -> None:
         try:
@@ -441,3 +442,9 @@ async def _ended_within(calls: Sequence[Call], seconds: float) -> None:
     tasks = [call.task for call in calls if call.task is not None and not call.task.done()]
     if tasks:
         await asyncio.wait(tasks, timeout=seconds)
+
+
+def _take_interrupt(task: asyncio.Task[None]) -> None:
+    """Ask for the KeyboardInterrupt that has left the loop by itself: else the task complains that nobody did."""
+    if not task.cancelled():
+        task.exception()
