@@ -357,6 +357,13 @@ def test_an_event_that_several_extensions_have_buried_needs_the_name_of_one(serv
     )
 
 
+def test_a_dead_letter_that_is_discarded_at_rest_is_told_once_with_the_reason(served: Path) -> None:
+    (letter, *_) = good("dead", "--dir", served, "--json").document
+    words = [letter["eventId"], letter["extension"], "--reason", "nobody waits", "--dir", served]
+    told = f"discarded the dead letter of event {letter['eventId']} for {letter['extension']}: nobody waits"
+    assert good("dead", "discard", *words).lines == [told]
+
+
 @pytest.mark.parametrize("event", ["00000000:1", "1", "nonsense", "\x1b[2J"])
 def test_a_dead_letter_that_is_absent_is_a_finding(served: Path, event: str) -> None:
     done = run("dead", "show", event, "--dir", served)

@@ -203,7 +203,7 @@ def test_dead_letters_are_retried_and_discarded_on_a_running_server(path: Path, 
         server.hears("called t0", "returned t0")
         position = ids[1].split(":")[1]
         done = good("dead", "discard", position, "--reason", "the customer has left", "--db", path)
-        assert done.lines == [f"discarded the dead letter of event {ids[1]} for acme"]
+        assert done.lines == [f"discarded the dead letter of event {ids[1]} for acme: the customer has left"]
         assert steer(path, "dead", "retry", "--reason", "rejected") == {"retried": 2, "refused": {}, "full": []}
         server.hears("called t2", "returned t2", "called t3", "returned t3")
         server.told("settle")

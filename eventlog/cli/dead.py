@@ -12,7 +12,7 @@ from eventlog.cli.groups import DefaultGroup
 from eventlog.cli.human import count, moment
 from eventlog.cli.opening import reading, steered
 from eventlog.cli.options import json_option, log_options
-from eventlog.cli.output import Output, Span, escaped_lines, note, out
+from eventlog.cli.output import Output, Span, escaped_lines, note, out, unsaid
 from eventlog.cli.plain import plain
 from eventlog.cli.process import asynchronous
 from eventlog.cli.table import Column, Row, table
@@ -207,16 +207,19 @@ def _say_what_stays(retried: Retried) -> None:
 async def discard(db: Path, event_id: str, extension: str | None, reason: str, as_json: bool) -> Code:
     """Remove the dead letter of EVENT with its attempts.
 
-    The reason stands in the log lines of the process that removes it: the server, or without one this command.
+    The reason stands in the log lines of the server, or without one in what this command writes.
     EXTENSION is needed only where several extensions have buried the same event.
     """
     async with reading(db) as log:
         letter = await _find(Inspection(log), event_id, extension)
     meant = {"event_id": letter.event_id, "extension": letter.extension}
-    if not await steered(db, "dead.discard", **meant, reason=reason):
+    with unsaid("eventlog.durable"):
+        discarded = await steered(db, "dead.discard", **meant, reason=reason)
+    if not discarded:
         raise _absent(event_id)
     if as_json:
         out().json({"eventId": letter.event_id, "extension": letter.extension, "reason": reason})
     else:
-        out().line(f"discarded the dead letter of event {letter.event_id} for ", Span(letter.extension, "name"))
+        name = Span(letter.extension, "name")
+        out().line(f"discarded the dead letter of event {letter.event_id} for ", name, f": {reason}")
     return Code.DONE

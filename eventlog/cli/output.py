@@ -8,6 +8,8 @@ import os
 import select
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, NamedTuple, TextIO
 from unicodedata import category
@@ -206,6 +208,21 @@ class Notes(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Say it."""
         note(record.getMessage())
+
+
+@contextmanager
+def unsaid(logger_name: str) -> Iterator[None]:
+    """No notes of what a logger of the library says, where a command says the same by itself."""
+
+    def none(_record: logging.LogRecord) -> bool:
+        return False
+
+    logger = logging.getLogger(logger_name)
+    logger.addFilter(none)
+    try:
+        yield
+    finally:
+        logger.removeFilter(none)
 
 
 # ------------------------------------------------------------------------------------- readers that leave or never came
