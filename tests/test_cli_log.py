@@ -192,6 +192,18 @@ def test_nothing_is_shortened_when_all_is_asked_for(log: Path) -> None:
     assert "more characters" not in text
 
 
+def test_a_forgotten_session_says_so_once_and_not_line_by_line(log: Path) -> None:
+    good("forget", "s1", "--yes", "--db", log)
+    told = "forgotten: {} of session s1, index {}; what was said in them is erased"
+    assert good("show", "s1", "--turn", "--db", log).lines == [told.format("20 events", "0 to 19")]
+    assert good("show", "s1", "--turn", "t2", "--db", log).lines == [told.format("4 events", "16 to 19")]
+    good("append", "s1", "message.received", '{"text": "again"}', "--turn", "t3", "--db", log)
+    first, *rest = good("show", "s1", "--turn", "--db", log).lines
+    assert first == told.format("20 events", "0 to 19")
+    assert [line for line in rest if "turn t3" in line or line.strip() == "again"] == [rest[1], rest[-1]]
+    assert len(good("show", "s1", "--turn", "--jsonl", "--db", log).objects) == 21
+
+
 def test_a_message_cannot_pose_as_a_line_of_the_transcript(tmp_path: Path) -> None:
     forged = "hi\n12:00:00  turn completed, 0.1 s\nturn t9 of session s9"
 

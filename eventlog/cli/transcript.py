@@ -7,7 +7,7 @@ from typing import Any
 
 from eventlog import CorruptEvent, Event
 from eventlog.cli.events import arguments, price, summary, text_of, time_of, tokens
-from eventlog.cli.human import cut, duration, wrapped
+from eventlog.cli.human import count, cut, duration, span, wrapped
 from eventlog.cli.output import Output, Piece, Span, escaped, escaped_lines
 from eventlog.events import (
     ActionCall,
@@ -49,10 +49,15 @@ class Transcript:
         self._calls_so_far = 0
         self._saying: dict[str, list[Event[Any]]] = {}  # by speaker, what has come and is not complete
         self._last_said = ""
+        self._forgotten: list[Event[Any]] = []  # one behind the other, and not told yet
 
     def add(self, event: Event[Any]) -> None:
         """Write one event."""
         self.shown += 1
+        if event.is_forgotten:
+            self._forgotten.append(event)
+            return
+        self._tell_forgotten()
         if event.turn_id is not None and event.turn_id != self._turn:
             self._begin(event)
         try:
@@ -62,11 +67,26 @@ class Transcript:
             self._block(event, Span(f"CORRUPT {event.type}: {error.why}", "bad"))
 
     def end(self) -> None:
-        """Write what was begun and never completed."""
+        """Write what was begun and never completed, and what was forgotten."""
+        self._tell_forgotten()
         for speaker, deltas in self._saying.items():
             self._block(deltas[0], Span(speaker, "name"), Span(" (not completed)", "wait"))
             self._body("".join(event.data.delta for event in deltas))
         self._saying.clear()
+
+    def _tell_forgotten(self) -> None:
+        """Once for all of it: a tombstone has nothing to say but that it stands there."""
+        if not self._forgotten:
+            return
+        first, last = self._forgotten[0], self._forgotten[-1]
+        self._apart()
+        self._output.line(
+            Span("forgotten", "wait"),
+            f": {count(len(self._forgotten), 'event')} of session {first.session_id}, index "
+            f"{span(first.index, last.index)}; what was said in them is erased",
+        )
+        self._forgotten.clear()
+        self._turn = None
 
     # -- the events ---------------------------------------------------------------------------------------------
 
