@@ -256,6 +256,7 @@ def test_dev_reads_pipes_and_files_until_they_end(agent: Path, source: str) -> N
     done = shell(f"{piped} eventlog dev --dir {agent} {redirected}")
     expected = "" if "null" in source or "&-" in source else "one\ntwo\n"
     assert (done.code, done.stdout) == (0, expected)
+    assert len({envelope["sessionId"] for envelope in recorded(agent)}) == (1 if expected else 0)
 
 
 def test_dev_takes_no_line_that_no_event_could_hold(agent: Path) -> None:

@@ -35,7 +35,8 @@ async def run(agent_dir: Path, db: Path | None, message: str, session_id: str | 
     """
     reply = Reply(out())
     async with serving(agent_dir, log_of(agent_dir, db)) as served:
-        turned = await served.answer(await served.session(session_id), message, reply)
+        session = await served.known(session_id) or await served.started(session_id)
+        turned = await served.answer(session, message, reply)
         await served.settled()
     reply.check()
     return Code.DONE if turned.failure is None else Code.FINDINGS
@@ -52,10 +53,11 @@ async def dev(agent_dir: Path, db: Path | None, session_id: str | None) -> Code:
     """
     reply = Reply(out())
     async with serving(agent_dir, log_of(agent_dir, db)) as served:
-        session = await served.session(session_id)
+        session = await served.known(session_id)
         _prompt()
         async for line in lines(sys.stdin):
             if line.strip():
+                session = session or await served.started(session_id)  # not before there is something to record
                 await served.answer(session, line, reply)
                 reply.check()
             _prompt()

@@ -49,15 +49,18 @@ class Served:
     runtime: Runtime
     turn: Turn
 
-    async def session(self, session_id: str | None) -> Session:
-        """The session that is gone on with, or one that is started; says which, if it is new."""
-        log = self.runtime.log
-        if session_id is not None:
-            try:
-                return self._own(await log.session(session_id))
-            except SessionNotFound:
-                pass
-        session = await log.start_session(session_id, agent=self.found.agent, channel="cli")
+    async def known(self, session_id: str | None) -> Session | None:
+        """The session that is gone on with, if it is there already."""
+        if session_id is None:
+            return None
+        try:
+            return self._own(await self.runtime.log.session(session_id))
+        except SessionNotFound:
+            return None
+
+    async def started(self, session_id: str | None) -> Session:
+        """A session that is new, and said to be."""
+        session = await self.runtime.log.start_session(session_id, agent=self.found.agent, channel="cli")
         note("session ", session.id)
         return session
 
