@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from eventlog import EventLog
 from eventlog.settings import SECTIONS
 from tests.cli_kit import acting, environment, good, on_terminal, run
 
@@ -206,6 +208,23 @@ def test_a_folder_without_an_agent_is_a_finding_and_no_folder_is_not_found(tmp_p
     assert run("validate", "--dir", tmp_path / "none").code == 3
     assert run("info", "--dir", tmp_path / "none").code == 3
     assert run("info", "--dir", tmp_path).code == 3
+
+
+def test_info_without_an_agent_says_what_tells_of_the_log_that_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "agent.db"
+    without = run("info", "--dir", tmp_path, "--db", path)
+    asyncio.run(_opened(path))
+    done = run("info", "--dir", tmp_path, "--db", path)
+    assert (done.code, without.code) == (3, 3)
+    assert "--dir" in without.stderr
+    assert "stats" not in without.stderr
+    assert f"`eventlog stats --db {path}` tells of the log alone\n" in done.stderr
+    assert good("stats", "--db", path).code == 0
+
+
+async def _opened(path: Path) -> None:
+    async with EventLog(path):
+        pass
 
 
 def test_an_extension_without_a_manifest_is_a_finding_unless_it_only_has_hooks(agent: Path) -> None:

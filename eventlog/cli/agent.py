@@ -86,9 +86,9 @@ def info(agent_dir: Path, db: Path | None, as_json: bool) -> Code:
     """Show the agent in a folder: its hooks in the order in which they are called, its extensions and experiments, and
     where its log is."""
     found = _discovered(agent_dir)
-    if not (agent_dir / "agent").is_dir():
-        raise Stop(Code.NOT_FOUND, f"{found.findings[0].path}: {found.findings[0].message}")
     log, manifests = log_of(agent_dir, db), list(_manifests(agent_dir))
+    if not (agent_dir / "agent").is_dir():
+        raise Stop(Code.NOT_FOUND, _no_agent(agent_dir, log))
     faults = _findings(found, agent_dir)
     if as_json:
         hooks = [_hook_document(hook, agent_dir) for hook in found.hooks]
@@ -105,6 +105,13 @@ def info(agent_dir: Path, db: Path | None, as_json: bool) -> Code:
         out().flush()
         note(f"{count(len(faults), 'finding')}; `eventlog validate` tells them")
     return Code.DONE
+
+
+def _no_agent(agent_dir: Path, log: Path) -> str:
+    """What to do instead: whoever has a log and no agent here means the log."""
+    place = f"there is no folder {agent_dir / 'agent'}"
+    told = f"{place}; name the one that holds it with --dir, or make one with `eventlog init`"
+    return f"{told}; `eventlog stats --db {log}` tells of the log alone" if log.exists() else told
 
 
 # ------------------------------------------------------------------------------------------------------- what is there
