@@ -8,8 +8,10 @@ and it catches whatever an encoder may do. Only when something differs are the v
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import date
 from functools import lru_cache
 from math import isfinite
@@ -131,6 +133,19 @@ def encode_value(value: object, path: str = "value") -> bytes:
     if not same:
         raise InvalidEvent(path, "would be changed by writing it as JSON")
     return raw
+
+
+def refuse_twins(raw: bytes) -> None:
+    """Raise ValueError where JSON says a key twice in one object: decoders keep one of them and lose the other."""
+    with suppress(Exception):  # of values that cannot be had; whoever wants them says why
+        if encode_json(decode_json(raw)) == raw:
+            return
+    json.loads(raw, object_pairs_hook=_without_twins)  # there are spaces, escapes, or a loss
+
+
+def _without_twins(pairs: list[tuple[str, Any]]) -> None:
+    if len({key for key, _ in pairs}) != len(pairs):
+        raise ValueError("has a key twice in one object")
 
 
 def check_id(what: str, value: str) -> str:

@@ -6,7 +6,6 @@ both are offered here as well, so that this is the one module to import events f
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Self, TypeAlias, TypeVar, cast
@@ -30,6 +29,7 @@ from eventlog.encoding import (
     encode_tombstone,
     encode_value,
     invalid,
+    refuse_twins,
 )
 from eventlog.errors import CorruptEvent, InvalidEvent, printable
 from eventlog.vocabulary import (
@@ -364,8 +364,15 @@ def parse_envelope(line: bytes) -> Envelope:
         return Envelope(wire.index, session_id, parse_time(wire.at), encode_tombstone(wire.type, turn_id))
     encoded = encode_event(wire.type, parse_data(raw), turn_id)
     if encoded.raw != raw:  # spaces, escapes, or a loss
-        json.loads(raw, object_pairs_hook=_refuse_twins)
+        _refuse_twins(raw)
     return Envelope(wire.index, session_id, parse_time(wire.at), encoded)
+
+
+def _refuse_twins(raw: bytes) -> None:
+    try:
+        refuse_twins(raw)
+    except ValueError as error:
+        raise InvalidEvent("data", str(error)) from None
 
 
 def parse_data(raw: bytes) -> Any:
@@ -380,9 +387,3 @@ def _read(path: str, decode: Callable[[bytes], Any], raw: bytes) -> Any:
         raise invalid(path, error) from None
     except Exception as error:
         raise InvalidEvent(path or "event", f"is not JSON: {error}") from None
-
-
-def _refuse_twins(pairs: list[tuple[str, Any]]) -> None:
-    """JSON may say a key twice; decoders keep one of them, which would lose the other."""
-    if len({key for key, _ in pairs}) != len(pairs):
-        raise InvalidEvent("data", "has a key twice in one object")

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from eventlog import errors
-from eventlog.encoding import MAX_EVENT_BYTES, encode_value
+from eventlog.encoding import MAX_EVENT_BYTES, encode_value, refuse_twins
 from eventlog.errors import EventLogError, Finding, InvalidRequest, LimitExceeded, printable
 
 MAX_MESSAGE_BYTES = MAX_EVENT_BYTES + 65_536
@@ -104,8 +104,13 @@ def _camel(name: str) -> str:
 
 
 def decode_request(body: bytes) -> Request:
-    """A request; raises InvalidRequest for everything else."""
-    return decode_as(Request, body)
+    """A request; raises InvalidRequest for everything else, and for an object with a key twice: one would be lost."""
+    request = decode_as(Request, body)
+    try:
+        refuse_twins(body)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(printable(str(error))) from None
+    return request
 
 
 def decode_as(kind: type[T], body: bytes | msgspec.Raw) -> T:

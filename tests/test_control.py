@@ -287,6 +287,10 @@ async def ask_to_the_end(path: Path, command: str, arguments: dict[str, Any]) ->
             ("append", {"sessionId": "s1", "type": "acme.note", "data": data}, InvalidEvent)
             for data in (b"1e999", b'{"n": 1e999}', b"[1]", b"7", b'"text"')
         ),
+        *(
+            ("append", {"sessionId": "s1", "type": "acme.note", "data": data}, InvalidRequest)
+            for data in (b'{"a":1,"a":1}', b'{"a": 1e5, "b": [{"c": 1, "c": 2}]}')
+        ),
         ("append", {"sessionId": "s1", "type": "acme.note", "data": b"{}", "expectedIndex": 10**30}, IndexConflict),
         ("append", {"sessionId": "s1", "type": "acme.note", "data": b"{}", "expectedIndex": -1}, IndexConflict),
         ("append", {"sessionId": "s1", "type": "acme.note", "data": b"{}", "key": "\0"}, InvalidEvent),
