@@ -42,6 +42,8 @@ class ImportReport:
     sessions: int = 0
     bad: list[BadLine] = field(default_factory=list)
     bad_count: int = 0
+    forgotten: list[str] = field(default_factory=list)
+    """New sessions that had been forgotten before: their agent, project and channel are not known any more."""
 
 
 def lines_of(file: BinaryIO) -> Iterator[bytes]:
@@ -76,6 +78,7 @@ async def take_lines(
         report.added += taken.added
         report.known += taken.known
         sessions |= taken.sessions
+        report.forgotten += taken.forgotten
         if progress is not None:
             progress(chunk[-1][0])
     report.sessions = len(sessions)

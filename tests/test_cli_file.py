@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import stat
 from contextlib import closing
@@ -160,6 +161,21 @@ def test_bad_lines_are_counted_and_named_and_the_others_imported(tmp_path: Path)
     assert [each["line"] for each in done.document["badLines"]] == [2, 3, 5, 6]
 
 
+def test_the_session_that_was_forgotten_is_named_when_it_is_imported(log: Path, tmp_path: Path) -> None:
+    """Its tombstones do not say whose it was."""
+    good("forget", "s1", "--yes", "--db", log)
+    good("export", "--db", log, "-o", tmp_path / "out.jsonl")
+    second = tmp_path / "second.db"
+    done = run("import", tmp_path / "out.jsonl", "--db", second)
+    assert (done.code, done.stdout) == (0, "added 20 events in 1 session\n")
+    assert done.stderr == (
+        "eventlog: 1 session was forgotten before it was exported (s1): nobody knows any more its agent, project and"
+        " channel; it has no agent, project default and channel import here\n"
+    )
+    again = good("import", tmp_path / "out.jsonl", "--db", second, "--json").document
+    assert (again["known"], again["forgotten"]) == (20, [])
+
+
 def test_only_the_first_bad_lines_are_named_when_there_are_many(tmp_path: Path) -> None:
     done = run("import", "-", "--db", tmp_path / "agent.db", stdin="bad\n" * 50)
     assert (done.code, done.stdout) == (1, "nothing was added\n")
@@ -211,6 +227,29 @@ def test_the_numbers_of_a_log_are_told(log: Path) -> None:
     assert [found[name] for name in ("path", "events", "sessions", "ownerPid")] == [str(log), 20, 1, None]
     told = dict(line.split(maxsplit=1) for line in good("stats", "--db", log).lines)
     assert (told["events"], told["log"]) == ("20", str(log))
+
+
+def test_the_numbers_of_a_log_are_told_in_words_of_the_glossary(log: Path) -> None:
+    """What only the store knows by its name is left to the JSON."""
+    labels = [re.split("  +", line)[0] for line in good("stats", "--db", log).lines]
+    assert labels == [
+        "log",
+        "events",
+        "last position",
+        "sessions",
+        "deliveries",
+        "dead letters",
+        "observe hooks",
+        "gaps of observe hooks",
+        "keys that handlers keep",
+        "files that handlers keep",
+        "eras",
+        "owners so far",
+        "size of the file",
+        "size of its -wal",
+        "SQLite",
+    ]
+    assert "notInSessionIndex" in good("stats", "--db", log, "--json").document
 
 
 def test_a_sound_log_is_told_to_be_sound(log: Path) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from eventlog import EventLog
+from eventlog.store.owner import owner_of
 from tests.cli_kit import (
     PATIENCE_S,
     conversation,
@@ -170,6 +171,17 @@ def test_a_signal_ends_what_waits_for_its_input(log: Path, words: str, number: s
     assert child.wait(PATIENCE_S) == 130
     assert "Traceback" not in ended(child)[1]
     assert good("check", "--db", log)
+
+
+@pytest.mark.skipif(not Path("/proc/self/syscall").exists(), reason="only Linux tells what a process waits for")
+def test_an_import_waits_for_the_first_line_before_it_owns_the_log(log: Path) -> None:
+    line = b'{"type":"session.started","index":0,"sessionId":"piped","at":"2026-01-01T00:00:00Z","data":%s}\n'
+    child = start("import", "-", "--db", log, stdin=subprocess.PIPE)
+    until_it_reads(child)
+    assert owner_of(log) is None
+    data = b'{"channelId":"cli","mode":"chat","purpose":"live","projectId":"p"}'
+    stdout, _ = child.communicate(line % data, timeout=PATIENCE_S)
+    assert (child.returncode, stdout) == (0, b"added 1 event in 1 session\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)

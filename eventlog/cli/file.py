@@ -21,16 +21,19 @@ LABELS = {
     "path": "log",
     "lastPosition": "last position",
     "deadLetters": "dead letters",
-    "hookGaps": "hook gaps",
-    "kvKeys": "kv keys",
-    "notInSessionIndex": "not yet in the session index",
+    "hooks": "observe hooks",
+    "hookGaps": "gaps of observe hooks",
+    "kvKeys": "keys that handlers keep",
+    "files": "files that handlers keep",
     "epoch": "owners so far",
     "ownerPid": "owned by process",
     "checkpointsSuspended": "checkpoints suspended",
-    "databaseBytes": "database",
-    "walBytes": "write-ahead log",
+    "databaseBytes": "size of the file",
+    "walBytes": "size of its -wal",
     "sqlite": "SQLite",
 }
+UNTOLD = {"notInSessionIndex"}
+"""What says something to nobody but who works on the store; it is in the JSON."""
 
 
 @click.command(short_help="how large the log is")
@@ -45,7 +48,7 @@ async def stats(db: Path, as_json: bool) -> Code:
     if as_json:
         output.json(found)
         return Code.DONE
-    labels = {name: LABELS.get(name, name) for name, value in found.items() if value is not None}
+    labels = {name: LABELS.get(name, name) for name, value in found.items() if value is not None and name not in UNTOLD}
     width = max(map(len, labels.values()))
     for name, label in labels.items():
         output.line(Span(f"{label:<{width}}", "dim"), f"  {_told(name, found[name])}")

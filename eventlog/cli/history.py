@@ -7,6 +7,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -44,15 +45,17 @@ async def import_(db: Path, file: str, live: bool, strict: bool, as_json: bool) 
     They are history: they keep their indexes and times, and neither hooks nor extensions get them, unless --live.
     History is imported into a log that no process owns; with --live the log's owner appends the events. Importing a
     file again adds nothing, but what the log has as history, --live appends once more. Bad lines are counted and
-    named, and the others are imported.
+    named, and the others are imported. Of a pipe the first line is waited for before the log is opened; from then on
+    the log is owned until the input ends.
     """
-    with _input(file) as (lines, size), progress("importing", "bytes") as update:
-        tell = None if size is None else lambda _lines: update(lines.tell(), size)
+    with _input(file) as (stream, size), progress("importing", "bytes") as update:
+        tell = None if size is None else lambda _lines: update(stream.tell(), size)
+        lines = _begun(_interruptible(stream))
         if live:
-            report = await import_live(db, _interruptible(lines), strict=strict, progress=tell)
+            report = await import_live(db, lines, strict=strict, progress=tell)
         else:
             async with owning(db, create=True) as log:
-                report = await log.import_events(_interruptible(lines), strict=strict, progress=tell)
+                report = await log.import_events(lines, strict=strict, progress=tell)
     if as_json:
         out().json(_report(report))
     else:
@@ -69,6 +72,12 @@ def _interruptible(file: BinaryIO) -> Iterator[bytes]:
         if line is None:
             return
         yield line
+
+
+def _begun(lines: Iterator[bytes]) -> Iterator[bytes]:
+    """The same lines, when the first of them, or the end, has come: who writes them may take long to begin."""
+    first = list(islice(lines, 1))
+    return chain(first, lines)
 
 
 @contextmanager
@@ -88,6 +97,7 @@ def _report(report: ImportReport) -> dict[str, Any]:
         "known": report.known,
         "sessions": report.sessions,
         "bad": report.bad_count,
+        "forgotten": report.forgotten,
         "badLines": [{"line": line.number, "why": line.why} for line in _in_order(report)],
     }
 
@@ -103,10 +113,23 @@ def _tell(output: Output, report: ImportReport) -> None:
     else:
         output.line(f"nothing was added{known}")
     output.flush()
+    if report.forgotten:
+        note(_told_forgotten(report.forgotten))
     for line in _in_order(report)[:NAMED]:
         note(f"line {line.number} was not imported: {line.why}")
     if report.bad_count > NAMED:
         note(f"{count(report.bad_count, 'bad line')} in all, of which these are the first; --json names more")
+
+
+def _told_forgotten(sessions: list[str]) -> str:
+    """A tombstone says of a session's start no more than of the rest."""
+    named = ", ".join(sessions[:NAMED]) + (", ..." if len(sessions) > NAMED else "")
+    those, their, have = ("it", "its", "it has") if len(sessions) == 1 else ("they", "their", "they have")
+    were = "was" if len(sessions) == 1 else "were"
+    return (
+        f"{count(len(sessions), 'session')} {were} forgotten before {those} {were} exported ({named}): nobody knows any"
+        f" more {their} agent, project and channel; {have} no agent, project default and channel import here"
+    )
 
 
 # --------------------------------------------------------------------------------------------------------------- export

@@ -9,7 +9,7 @@ import sqlite3
 from dataclasses import dataclass, field
 from typing import Any
 
-from eventlog.events import Envelope, SessionStarted
+from eventlog.events import TOMBSTONE, Envelope, SessionStarted
 from eventlog.store.database import in_transaction
 from eventlog.store.drafting import COLUMNS, FIRST_OWN_TYPE, MAX_OWN_TYPES, checksum, same_json
 from eventlog.store.events import Events, info_at_start, insert_rows, insert_session
@@ -28,6 +28,8 @@ class Taken:
     known: int = 0
     refused: list[tuple[int, str]] = field(default_factory=list)
     sessions: set[str] = field(default_factory=set)
+    forgotten: list[str] = field(default_factory=list)
+    """New sessions whose start is a tombstone, which does not say whose they were."""
 
 
 def import_batch(connection: sqlite3.Connection, events: Events, batch: list[tuple[int, Envelope]]) -> Taken:
@@ -121,6 +123,8 @@ class _Import:
         started = payload if isinstance(payload, SessionStarted) else UNKNOWN_START
         new = sum(1 for head in self._heads.values() if (head.key or 0) > self._events.last_session_key)
         key = self._events.last_session_key + new + 1
+        if envelope.data == TOMBSTONE:
+            self.taken.forgotten.append(envelope.session_id)
         insert_session(self._connection, key, info_at_start(envelope.session_id, started), envelope.at_us)
         return key
 
