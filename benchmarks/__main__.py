@@ -63,8 +63,8 @@ def _say(underway: str) -> None:
     print(underway, file=sys.stderr)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line."""
+def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """What the words of a command line ask for; ends the process for those that ask for nothing there is."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measures everything.")
     names = [each.name for each in ALL]
     parser.add_argument("--only", action="append", choices=names, metavar="NAME", help=f"one of {', '.join(names)}")
@@ -75,7 +75,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--markdown", action="store_true", help="print tables as docs/performance.md has them")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="also draw it, as SVG files in DIR")
     parser.add_argument("--dir", type=Path, default=Path(), help="on the disk to measure (default: the current folder)")
-    asyncio.run(run(parser.parse_args(arguments)))
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line."""
+    asyncio.run(run(parsed(arguments)))
 
 
 if __name__ == "__main__":

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from signal import SIGINT
-from textwrap import indent
 from types import ModuleType
 from typing import Any
 
 import click
 import pytest
 
+from benchmarks.__main__ import parsed
 from eventlog import EventLog, Runtime
 from eventlog.cli import command_line
 from eventlog.host.files import SessionFiles
@@ -113,11 +115,67 @@ def test_every_target_of_make_in_the_documents_exists() -> None:
     assert [(document, name) for document, name in named if name not in targets] == []
 
 
+MAKE = sorted(
+    {
+        line.partition("#")[0].strip()
+        for document in ("README.md", "CONTRIBUTING.md", "docs/performance.md")
+        for block in blocks(document, "sh")
+        for line in block.splitlines()
+        if line.startswith("make")
+    }
+)
+
+
+def make(line: str) -> str:
+    """What a line with `make` prints. The variables of a `make` that runs this test say nothing to it."""
+    outside = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    done = subprocess.run(
+        ["/bin/sh", "-c", line], cwd=CHECKOUT, env=outside, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done
+    return done.stdout
+
+
+def test_make_alone_explains_every_target_of_the_documents() -> None:
+    explained = set(re.findall(r"^  ([a-z-]+) ", make("make"), re.MULTILINE))
+    assert {words[1] for words in map(str.split, MAKE) if len(words) > 1} <= explained
+
+
+@pytest.mark.parametrize("line", MAKE)
+def test_make_can_do_what_a_document_lets_it(line: str) -> None:
+    """Told, and not done: `test`, `faults`, `check`, `test-all` and `torture` run this very test, `format` changes the
+    files that are tested, `docs` and `demo` are run by .ci/run and by test_demo.py, and `bench` takes minutes."""
+    assert make(f"{line.replace('make', 'make -n', 1)} VENV=.venv MAKE=true").strip()
+
+
+@pytest.mark.parametrize("line", [line for line in MAKE if line.startswith("make bench")])
+def test_the_benchmarks_understand_what_make_hands_on(line: str) -> None:
+    """Each would take a minute or more; test_bench.py measures every subject in a small round."""
+    (handed,) = re.findall(r"-m benchmarks(.*?);", make(f"{line.replace('make', 'make -n', 1)} VENV=.venv"))
+    found = vars(parsed(shlex.split(handed)))
+    asked = {word.removeprefix("--") for word in shlex.split(line.replace('ARGS="', '"')) for word in word.split()}
+    assert {name for name in asked if name in found} == {
+        name for name, value in found.items() if value != vars(parsed([]))[name]
+    }
+
+
 def test_every_extra_that_is_installed_in_the_documents_exists() -> None:
     extras = set(re.findall(r"^([a-z-]+) = \[", (CHECKOUT / "pyproject.toml").read_text(), re.MULTILINE))
     named = {name for each in DOCUMENTS for name in re.findall(r"PATH-OF-THIS-CHECKOUT\[([\w-]+)\]", each.read_text())}
     assert named == {"sse", "otel", "openai-agents"}
     assert named <= extras
+
+
+def test_the_first_screen_of_the_readme_has_the_two_commands_and_the_promises() -> None:
+    """As a person sees it: 40 lines of 120 cells."""
+    rows = [
+        part for line in (CHECKOUT / "README.md").read_text().splitlines() for part in textwrap.wrap(line, 120) or [""]
+    ]
+    screen = rows[:40]
+    assert [row.split()[1] for row in screen if row.startswith("make ")] == ["demo", "test"]
+    promises = [row for row in rows if row.startswith("| **")]
+    assert len(promises) >= 8
+    assert [row for row in promises if row not in screen] == []
 
 
 # ------------------------------------------------------------------------------------------------------ what they print
@@ -210,7 +268,7 @@ def test_an_extension_is_granted_a_project_as_the_guide_says(tmp_path: Path) -> 
     async def serve() -> list[str]:
         names: dict[str, Any] = {"Runtime": Runtime}
         body = f"{in_code}    return await runtime.extensions.list()\n"
-        serve = "async def serve(log):\n" + indent(
+        serve = "async def serve(log):\n" + textwrap.indent(
             body.replace('agent_dir="."', f"agent_dir={str(tmp_path)!r}"), "    "
         )
         exec(serve, names)  # noqa: S102 (our own text)
@@ -235,15 +293,6 @@ def test_a_backup_is_restored_as_the_guide_says(tmp_path: Path) -> None:
     done = shell(f"cd {tmp_path}; set -e; {block}")
     assert done.code == 0, done
     assert "acme.lost" not in good("show", "s1", "--db", path).stdout
-
-
-def test_the_options_of_bench_are_those_of_the_guide() -> None:
-    """Each would take a minute or more: their words are looked at, and bench itself is run elsewhere."""
-    lines = [line for line in blocks("docs/performance.md", "sh")[0].splitlines() if line.startswith("make bench")]
-    known = (CHECKOUT / "benchmarks/__main__.py").read_text()
-    told = {word for line in lines for word in re.findall(r"--[a-z]+", line)}
-    assert told
-    assert {word for word in told if f'"{word}"' not in known} == set()
 
 
 def test_the_hook_of_the_guide_to_opentelemetry_is_one() -> None:
