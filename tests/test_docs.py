@@ -16,6 +16,7 @@ from eventlog import EventLog, Runtime, validate_manifest
 from eventlog.host.kv import Kv
 from eventlog.observe import discover
 from eventlog.projections import FoldLimits
+from tests.cli_kit import good, run
 from tests.log_kit import crash_copy
 
 CHECKOUT = Path(__file__).parents[1]
@@ -129,6 +130,18 @@ def test_every_link_between_the_documents_leads_to_a_file_or_to_a_heading() -> N
         if not file.is_file() or (anchor and anchor not in anchors(file))
     ]
     assert broken == []
+
+
+def test_r78_the_agent_of_the_guide_reads_what_the_memory_hook_of_init_has_kept(tmp_path: Path) -> None:
+    assert run("init", tmp_path / "shop").code == 0
+    folder = tmp_path / "shop"
+    (code,) = [block for block in blocks("docs/agents.md", "python") if "read_memory" in block]
+    (folder / "agent/agent.py").write_text(code)
+    replies = [run("run", "--dir", folder, "-m", message).stdout for message in ("one", "two")]
+    assert replies == ["You have asked me before: []\n", "You have asked me before: ['one']\n"]
+    assert "memory/" in good("kv", "--dir", folder).stdout
+    (folder / "agent/hooks/memory.py").unlink()
+    assert [run("run", "--dir", folder, "-m", "three").stdout for _ in range(2)][1].count("three") == 0
 
 
 async def test_r133_r134_the_eval_of_the_guide_passes_with_the_agent_of_the_guide(tmp_path: Path) -> None:
