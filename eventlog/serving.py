@@ -25,6 +25,7 @@ import msgspec
 
 from eventlog.errors import (
     EventLogError,
+    InvalidName,
     InvalidRequest,
     LogClosed,
     NotServed,
@@ -35,6 +36,7 @@ from eventlog.errors import (
 from eventlog.events import parse_data, parse_envelope
 from eventlog.history import play
 from eventlog.messages import decode_as, decode_request, encode_done, encode_error, framed, receive, send
+from eventlog.store.cursors import unload
 from eventlog.store.endpoint import listen, peer_may_ask
 from eventlog.store.history import Taken
 from eventlog.store.owner import Lock
@@ -150,11 +152,19 @@ class LogCommands:
 
     def all(self) -> dict[str, Command]:
         """The commands by name."""
-        return {"ping": self.ping, "stats": self.stats, "append": self.append, "import": self.take_lines}
+        return {
+            "ping": self.ping,
+            "stats": self.stats,
+            "append": self.append,
+            "import": self.take_lines,
+            "hooks.unload": self.unload_hooks,
+        }
 
     async def ping(self) -> dict[str, Any]:
-        """Who this is, how far the log is, and what can be asked."""
-        return {"pid": os.getpid(), "head": self._log.head, "commands": self._log.commands.names}
+        """Who this is, how far the log is, what can be asked, and which agents are served."""
+        log = self._log
+        agents = sorted(log.agents_served)
+        return {"pid": os.getpid(), "head": log.head, "commands": log.commands.names, "agents": agents}
 
     async def stats(self) -> dict[str, Any]:
         """The statistics of the log, with what only its owner knows."""
@@ -188,6 +198,12 @@ class LogCommands:
     async def take_lines(self, lines: list[tuple[int, msgspec.Raw]], first_new: int) -> Taken:
         """Append numbered envelopes as new events, as a live import does."""
         return await play(self._log, first_new, [(number, parse_envelope(bytes(line))) for number, line in lines])
+
+    async def unload_hooks(self, agent: str) -> int:
+        """Count the hooks of an agent that is not served here as not loaded any more, until a runtime loads them."""
+        if agent in self._log.agents_served:
+            raise InvalidName("agent", agent, "is served by this process; only hooks that nothing mounts are unloaded")
+        return await self._log.store.write(unload, agent)
 
 
 # ----------------------------------------------------------------------------------------------------------- the server

@@ -165,12 +165,14 @@ async def test_an_owner_says_who_it_is_and_what_it_answers(path: Path) -> None:
                 "errand",
                 "errand.cancel",
                 "forget",
+                "hooks.unload",
                 "import",
                 "ping",
                 "prune",
                 "prune.preview",
                 "stats",
             ],
+            "agents": [],
         }
         assert await ask(str(path), "stats") == await log.stats()
         link = path.with_name("link.db")

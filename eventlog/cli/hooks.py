@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
@@ -10,7 +14,7 @@ import click
 from eventlog import EventLogError
 from eventlog.cli.explain import Code, Stop
 from eventlog.cli.human import count, moment_us, span, wrapped
-from eventlog.cli.opening import reading
+from eventlog.cli.opening import reading, steered
 from eventlog.cli.options import json_lines_option, json_option, log_options
 from eventlog.cli.output import Output, Span, escaped, note, out
 from eventlog.cli.plain import plain
@@ -50,15 +54,19 @@ ANSWER_WITHIN_S = 2.0
 @click.argument("name", required=False, metavar="[HOOK]")
 @click.option("--gaps", "only_gaps", is_flag=True, help="Only the gaps: events that a hook will never be shown.")
 @click.option("--all", "every", is_flag=True, help="Also hooks that the last runtime did not load.")
+@click.option("--unload", metavar="AGENT", help="List the hooks of AGENT no more, until a runtime loads them again.")
 @json_option
 @log_options
 @asynchronous
-async def hooks(db: Path, name: str | None, only_gaps: bool, every: bool, as_json: bool) -> Code:
-    """List the hooks that the last runtime loaded, or only HOOK, and the gaps of what they were shown.
+async def hooks(db: Path, name: str | None, only_gaps: bool, every: bool, unload: str | None, as_json: bool) -> Code:
+    """List the hooks that the last runtime of each agent loaded, or only HOOK, and the gaps of what they were shown.
 
-    BEHIND counts positions of the log that a hook has not finished, as it was last written down. STUCK counts calls
-    that have not returned for long, as the running server says; - (null as JSON) where none runs or answers.
+    BEHIND counts positions of the log that a hook has not finished, as it was last written down, or says that the
+    running server has not mounted it. STUCK counts calls that have not returned for long, as that server says; - (null
+    as JSON) where none runs or answers.
     """
+    if unload is not None:
+        return await _unload(db, unload, as_json)
     async with reading(db) as log:
         inspection = Inspection(log)
         rows = [row for row in await inspection.hooks() if name in (None, row.name) and (row.loaded or every or name)]
@@ -68,38 +76,70 @@ async def hooks(db: Path, name: str | None, only_gaps: bool, every: bool, as_jso
         raise Stop(
             Code.NOT_FOUND, f"no hook {shown(name)} has been served from this log; `eventlog hooks --all` lists them"
         )
-    stuck = {} if only_gaps else await _stuck(db)
+    server = _Server() if only_gaps else await _asked(db)
     output = out()
     if as_json:
-        listed = [{**plain(row), "stuck": stuck.get((row.agent, row.name))} for row in rows]
+        listed = [{**plain(row), "mounted": server.mounts(row), "stuck": server.stuck_in(row)} for row in rows]
         output.json(plain(gaps) if only_gaps else listed)
     else:
         if not only_gaps:
-            table(output, HOOKS, [_hook(row, stuck.get((row.agent, row.name))) for row in rows], "no hooks")
+            table(output, HOOKS, [_hook(row, server) for row in rows], "no hooks")
             if gaps and (rows or output.is_terminal):
                 output.line()
         table(output, GAPS, [_gap(gap) for gap in gaps], "no gaps" if only_gaps else "")
     output.flush()
     for each in unserved:
         note(f"agent {shown(each.agent)} has {count(each.sessions, 'session')} here, and none of the loaded hooks")
+    for agent in sorted({row.agent for row in rows if row.loaded and server.mounts(row) is False}):
+        step = f"`eventlog hooks --unload {shlex.quote(agent)}`"
+        note(f"agent {shown(agent)} is not served by the running process; where it is gone for good: {step}")
     return Code.DONE
 
 
-async def _stuck(db: Path) -> dict[tuple[str, str], int]:
-    """By agent and hook, from the runtime that serves them now, if one does and answers."""
-    try:
+async def _unload(db: Path, agent: str, as_json: bool) -> Code:
+    unloaded = await steered(db, "hooks.unload", agent=agent)
+    if not unloaded:
+        raise Stop(Code.NOT_FOUND, f"no hook of an agent {shown(agent)} is loaded; `eventlog hooks` lists them")
+    if as_json:
+        out().json({"agent": agent, "unloaded": unloaded})
+    else:
+        out().line(f"{count(unloaded, 'hook')} of agent ", Span(agent, "name"), " unloaded; --all still lists them")
+    return Code.DONE
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """What the owner of the log says: which agents it serves, and by agent and hook how many calls are stuck."""
+
+    agents: frozenset[str] = frozenset()
+    stuck: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+    def mounts(self, row: HookRow) -> bool | None:
+        """Whether it calls the hook; None where no agent is served, so that nothing is unusual."""
+        return row.agent in self.agents if self.agents else None
+
+    def stuck_in(self, row: HookRow) -> int | None:
+        """Calls of the hook that have not returned for long; None where nobody says."""
+        return self.stuck.get((row.agent, row.name))
+
+
+async def _asked(db: Path) -> _Server:
+    """The server, if one runs and answers."""
+    server = _Server()
+    with suppress(EventLogError, OSError, TimeoutError):
         async with asyncio.timeout(ANSWER_WITHIN_S):
-            running = await ask(db, "hooks")
-    except (EventLogError, OSError, TimeoutError):
-        return {}
-    return {(hook["agent"], hook["name"]): hook["stuck"] for hook in running}
+            server = _Server(frozenset((await ask(db, "ping"))["agents"]))
+            stuck = {(hook["agent"], hook["name"]): hook["stuck"] for hook in await ask(db, "hooks")}
+            return _Server(server.agents, stuck)
+    return server
 
 
-def _hook(row: HookRow, stuck: int | None) -> Row:
+def _hook(row: HookRow, server: _Server) -> Row:
+    stuck = server.stuck_in(row)
     return (
         Span(row.name, "name" if row.loaded else "dim"),
         row.agent,
-        Span(f"{row.lag:,}", "wait" if row.lag else ""),
+        Span("not mounted", "dim") if server.mounts(row) is False else Span(f"{row.lag:,}", "wait" if row.lag else ""),
         Span(f"{row.gaps:,}", "wait" if row.gaps else ""),
         f"{row.calls:,}",
         Span(f"{row.errors:,}", "bad" if row.errors else ""),

@@ -207,6 +207,11 @@ def _insert_gap(connection: sqlite3.Connection, hook: int, session_id: str | Non
     )
 
 
+def unload(connection: sqlite3.Connection, agent: str) -> int:
+    """Count the hooks of an agent as not loaded any more; how many these are."""
+    return connection.execute("UPDATE hook SET loaded = 0 WHERE agent = ? AND loaded = 1", (agent,)).rowcount
+
+
 def gaps_to_come(connection: sqlite3.Connection) -> int:
     """How many of the hooks that the last runtimes loaded would find a gap if they joined now."""
     head, counts = last_position(connection), dict[str, Counts]()
