@@ -8,6 +8,8 @@ otherwise the tests build the wheel and put it beside the dependencies that are 
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 import sysconfig
@@ -148,3 +150,55 @@ def test_a_wheel_names_its_fixtures_to_pytest(wheel: Path) -> None:
 def test_a_checkout_runs_the_command_line(tmp_path: Path) -> None:
     assert "Usage: " in run(sys.executable, "-m", "eventlog", "--help", cwd=CHECKOUT)
     assert "Usage: " in run(sys.executable, CHECKOUT / "cli.py", "--help", cwd=tmp_path)
+
+
+# ------------------------------------------------------------------------------------------- what the documents install
+
+
+def typed(beginning: str) -> dict[str, str]:
+    """The lines of the documents that begin so, in a block or between backticks, and the document of each."""
+    documents = [CHECKOUT / "README.md", *(CHECKOUT / "docs").glob("*.md")]
+    pattern = re.compile(rf"^({beginning}.*?)(?:  .*)?$|`({beginning}[^`]*)`", re.MULTILINE)
+    found = [(line, document.name) for document in documents for line in pattern.findall(document.read_text())]
+    return {block or inline: name for (block, inline), name in found}
+
+
+by_ci = pytest.mark.skipif("EVENTLOG_WHEEL" not in os.environ, reason="takes long, or the network; .ci/run does it")
+
+IMPORTS = {
+    "sse": "eventlog.sse, uvicorn",
+    "otel": "eventlog.host.otel, opentelemetry",
+    "openai-agents": "eventlog.adapters.openai_agents",
+}
+
+
+@by_ci
+def test_the_lines_of_the_documents_that_install_leave_what_they_are_for(wheel: Path, tmp_path: Path) -> None:
+    """One after the other in one environment, with the wheel in the place of the checkout that it was built from."""
+    lines = sorted(typed("pip install"))
+    assert {extra_of(line) for line in lines} == {None, *IMPORTS}
+    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv", cwd=tmp_path)
+    python = tmp_path / "venv" / "bin" / "python"
+    pip = (sys.executable, "-m", "pip", "--python", python, "--quiet", "--disable-pip-version-check")
+    for line in lines:
+        _, *words = shlex.split(line.replace("PATH-OF-THIS-CHECKOUT", str(wheel)))
+        run(*pip, *words, "--no-compile", cwd=tmp_path)
+        extra = extra_of(line)
+        run(python, "-c", f"import {'eventlog' if extra is None else IMPORTS[extra]}", cwd=tmp_path)
+
+
+def extra_of(line: str) -> str | None:
+    found = re.search(r"\[(.*)\]", line)
+    return None if found is None else found[1]
+
+
+@by_ci
+@pytest.mark.parametrize("line", sorted(typed("eventlog bench")))
+def test_the_benchmark_of_an_installation_runs_as_the_documents_say(
+    line: str, wheel_python: Path, tmp_path: Path
+) -> None:
+    """In one short round, and of one subject: all of it takes a minute, and test_bench.py measures every subject."""
+    command, *words = shlex.split(line)
+    less = [] if "--only" in words else ["--only", "append"]
+    assert "append" in run(wheel_python.parent / command, *words, *less, "--quick", cwd=tmp_path)
+    assert list(tmp_path.iterdir()) == []
