@@ -30,7 +30,7 @@ exclude_patterns = [".*", "**/.*", "site", "dist"]
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 
 NAVIGATION = {
-    "Begin": ["docs/embedding", "docs/agents", "examples/README"],
+    "Begin": ["docs/tutorial", "docs/embedding", "docs/agents", "examples/README"],
     "Guides": [
         "docs/hooks",
         "docs/extensions",

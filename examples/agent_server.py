@@ -53,10 +53,11 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
 class AgentServer:
     """Serves one log over HTTP. `authorize` decides on every request: there is no default that lets everybody in."""
 
-    def __init__(self, db: Path, turn: Turn, *, authorize: Authorize, send_timeout_s: float = SEND_TIMEOUT_S) -> None:
-        self._db = db
-        self._send_timeout_s = send_timeout_s
-        self._turn = turn
+    def __init__(
+        self, db: Path, turn: Turn, *, authorize: Authorize, agent_dir: Path | None, send_timeout_s: float
+    ) -> None:
+        self._db, self._agent_dir = db, agent_dir
+        self._turn, self._send_timeout_s = turn, send_timeout_s
         self._authorize = authorize
         self._turns: dict[str, asyncio.Task[None]] = {}  # those that run, by session
         routes = [
@@ -73,7 +74,7 @@ class AgentServer:
     async def _lifespan(self, _app: Starlette) -> AsyncIterator[None]:
         async with (
             EventLog(self._db) as self._log,
-            Runtime(self._log, interrupt_open_turns=True) as self._runtime,  # turns that a kill has left open
+            Runtime(self._log, self._agent_dir, interrupt_open_turns=True) as self._runtime,  # those that a kill left
         ):
             yield
             for task in self._turns.values():
@@ -123,8 +124,7 @@ class AgentServer:
         return session
 
     async def _allowed(self, request: Request, session: SessionInfo | None) -> Any:
-        who = await self._authorize(request, session)
-        if who is None:
+        if (who := await self._authorize(request, session)) is None:
             raise HTTPException(401, "not allowed") if session is None else HTTPException(404, "no such session")
         return who
 
@@ -144,10 +144,9 @@ async def _text_of(request: Request) -> str:
         if len(body) > MAX_MESSAGE_BYTES:
             raise HTTPException(413, f"a message has at most {MAX_MESSAGE_BYTES} bytes")
     try:
-        message = msgspec.json.decode(body, type=Message)
+        return msgspec.json.decode(body, type=Message).text
     except msgspec.DecodeError as error:
         raise HTTPException(400, f'send {{"text": "..."}}: {error}') from error
-    return message.text
 
 
 # ---------------------------------------------------------------------------------------- who may come, and who answers
@@ -180,13 +179,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Serve on this machine until SIGTERM or SIGINT."""
     parser = argparse.ArgumentParser(prog="python -m examples.agent_server")
     parser.add_argument("--db", type=Path, required=True, help="the log")
+    parser.add_argument("--agent-dir", type=Path, help="the folder that holds agent/, with hooks and extensions")
     parser.add_argument("--port", type=int, default=0, help="the port; 0 takes one that is free (default)")
     parser.add_argument("--send-timeout-s", type=float, default=SEND_TIMEOUT_S, help="of clients that take nothing")
     chosen = parser.parse_args(arguments)
-    token = os.environ.get("AGENT_TOKEN")
-    if not token:
+    if not (token := os.environ.get("AGENT_TOKEN")):
         parser.error("set AGENT_TOKEN: whoever knows it may use the server")
-    server = AgentServer(chosen.db, assistant, authorize=bearer(token, "owner"), send_timeout_s=chosen.send_timeout_s)
+    options = {"agent_dir": chosen.agent_dir, "send_timeout_s": chosen.send_timeout_s}
+    server = AgentServer(chosen.db, assistant, authorize=bearer(token, "owner"), **options)
     listening = socket.create_server(("127.0.0.1", chosen.port))
     print(f"http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
     config = uvicorn.Config(

@@ -55,6 +55,10 @@ RUN_BY = {
     ("docs/projections.md", "python"): "test_docs.py",
     ("docs/recovery.md", "python"): "test_docs.py",
     ("docs/testing.md", "python"): "test_testing.py",
+    ("docs/tutorial.md", "sh"): "test_tutorial.py",
+    ("docs/tutorial.md", "console"): "test_tutorial.py",
+    ("docs/tutorial.md", "json"): "test_tutorial.py",
+    ("docs/tutorial.md", "python"): "test_tutorial.py",
 }
 """Which tests take the blocks of a language out of a document and run them. A drawing, or a tree of files, has none."""
 
