@@ -15,6 +15,7 @@ import sys
 import sysconfig
 import tarfile
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -37,9 +38,10 @@ asyncio.run(main())
 """
 
 
-def run(*command: str | Path, cwd: Path) -> str:
+def run(*command: str | Path, cwd: Path, changes: Mapping[str, str] | None = None) -> str:
     """What it prints; a failure shows what it complained of."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "EVENTLOG_"))}
+    environment |= changes or {}
     done = subprocess.run([str(word) for word in command], cwd=cwd, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
     return done.stdout
@@ -177,9 +179,7 @@ def test_the_lines_of_the_documents_that_install_leave_what_they_are_for(wheel: 
     """One after the other in one environment, with the wheel in the place of the checkout that it was built from."""
     lines = sorted(typed("pip install"))
     assert {extra_of(line) for line in lines} == {None, *IMPORTS}
-    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv", cwd=tmp_path)
-    python = tmp_path / "venv" / "bin" / "python"
-    pip = (sys.executable, "-m", "pip", "--python", python, "--quiet", "--disable-pip-version-check")
+    python, pip = bare(tmp_path / "venv")
     for line in lines:
         _, *words = shlex.split(line.replace("PATH-OF-THIS-CHECKOUT", str(wheel)))
         run(*pip, *words, "--no-compile", cwd=tmp_path)
@@ -187,9 +187,28 @@ def test_the_lines_of_the_documents_that_install_leave_what_they_are_for(wheel: 
         run(python, "-c", f"import {'eventlog' if extra is None else IMPORTS[extra]}", cwd=tmp_path)
 
 
+def bare(folder: Path) -> tuple[Path, tuple[str | Path, ...]]:
+    """The Python of a new environment with nothing in it, and the pip that installs into it."""
+    run(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder.parent)
+    python = folder / "bin" / "python"
+    return python, (sys.executable, "-m", "pip", "--python", python, "--quiet", "--disable-pip-version-check")
+
+
 def extra_of(line: str) -> str | None:
     found = re.search(r"\[(.*)\]", line)
     return None if found is None else found[1]
+
+
+@by_ci
+def test_datasette_shows_what_the_documents_say(tmp_path: Path) -> None:
+    """It is no package of the tests' own: its dependencies are many, and would rule over those of others."""
+    python, pip = bare(tmp_path / "venv")
+    run(*pip, "install", "--no-compile", "datasette", cwd=tmp_path)
+    again = (sys.executable, "-m", "pytest", "-q", "-rs", "-k", "datasette", "tests/test_open_file.py")
+    with_it = {"PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
+    told = run(*again, "-n", "0", "-p", "no:cacheprovider", cwd=CHECKOUT, changes=with_it)
+    assert "1 passed" in told
+    assert "SKIPPED" not in told
 
 
 @by_ci
