@@ -361,18 +361,21 @@ def parse_envelope(line: bytes) -> Envelope:
     session_id = check_id("sessionId", wire.session_id)
     turn_id = None if wire.turn_id is msgspec.UNSET else wire.turn_id
     if raw == TOMBSTONE:
-        return Envelope(wire.index, session_id, parse_time(wire.at), encode_tombstone(wire.type, turn_id))
-    encoded = encode_event(wire.type, parse_data(raw), turn_id)
-    if encoded.raw != raw:  # spaces, escapes, or a loss
-        _refuse_twins(raw)
+        encoded = encode_tombstone(wire.type, turn_id)
+    else:
+        encoded = encode_event(wire.type, parse_data(raw), turn_id)
+        if encoded.raw != raw:  # spaces, escapes, or a loss
+            _refuse_twins("data", raw)
+    if len(encode_json(wire)) != len(line.strip()):  # the same around the data; what is encoded anew is never longer
+        _refuse_twins("event", line)
     return Envelope(wire.index, session_id, parse_time(wire.at), encoded)
 
 
-def _refuse_twins(raw: bytes) -> None:
+def _refuse_twins(path: str, raw: bytes) -> None:
     try:
         refuse_twins(raw)
     except ValueError as error:
-        raise InvalidEvent("data", str(error)) from None
+        raise InvalidEvent(path, str(error)) from None
 
 
 def parse_data(raw: bytes) -> Any:

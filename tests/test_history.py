@@ -226,6 +226,7 @@ BAD: dict[str, tuple[bytes, str]] = {
     "a payload that breaks its type": (line(2, type="turn.failed", turnId="t", data={}), "data.message"),
     "a turn event without a turn": (line(2, type="turn.started", data={}), "turnId"),
     "a key twice": (line(2).replace(b'"n": 2', b'"n": 2, "n": 3'), "twice"),
+    "a key of the envelope twice": (line(2).replace(b'"index"', b'"turnId": "a", "turnId": "b", "index"'), "twice"),
     "data that is too deep": (line(2).replace(b'{"n": 2}', b'{"n": ' + b"[" * 64 + b"]" * 64 + b"}"), "deeper than 64"),
     "data that is too deep to be read": (line(2).replace(b'{"n": 2}', b"[" * 200_000 + b"]" * 200_000), "is not JSON"),
     "an envelope that is too deep to be read": (b"[" * 1_000_000, "expected `object`"),
