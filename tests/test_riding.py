@@ -177,6 +177,7 @@ async def test_a_call_begins_with_the_commit_of_its_event_and_no_other(tmp_path:
         live = await it.live()
         assert [(each.position, each.state, each.attempts) for each in live] == [(event.position, "delivering", 1)] * 2
         assert it.worker.running == 2
+        await it.log.store.write(lambda connection: None)  # behind a look at the queue, if there were one
         assert turns == []
 
 
@@ -213,6 +214,23 @@ async def test_acks_that_are_due_are_settled_by_the_next_append_too(tmp_path: Pa
         assert [(each.position, each.state) for each in await it.live()] == [(it.log.head, "delivering")]
         await calls_ended(it)
         assert recorder.turns == ["t1", "t2"]
+
+
+async def test_a_look_at_the_queue_waits_for_the_one_that_rides(tmp_path: Path) -> None:
+    """R38: both would find the same place free."""
+    async with bench(tmp_path, start=False, concurrency=1) as it:
+        await it.install(handler=Recorder(hang))
+        await it.worker.run_once()
+        await it.turn("b", "t1")
+        await start(it.log, "a")
+        it.log.store.ride(it.worker._offer)
+        appending = asyncio.ensure_future(it.log.append("a", "turn.completed", {}, turn_id="t1"))
+        while it.worker._ride is None:
+            await asyncio.sleep(0)
+        assert (await it.worker.run_once()).begun == []
+        await appending
+        assert it.worker.running == 1
+        assert sorted(each.state for each in await it.live()) == ["delivering", "pending"]
 
 
 async def test_what_was_withdrawn_while_it_rode_is_given_back(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ TESTS: dict[str, list[str]] = {
     "store/writer": ["writer", "riding", "drafting", "errors_of_the_disk", "opening", "standing", "head_file", "truth"],
     "store/drafting": ["drafting", "writer", "log"],
     "store/attempts": ["deliveries", "delivery_boundaries", "worker"],
-    "store/deliveries": ["deliveries", "riding", "dead_letters", "delivery_boundaries", "worker"],
+    "store/deliveries": ["deliveries", "riding", "forget", "dead_letters", "delivery_boundaries", "worker"],
     "store/cursors": ["cursors", "dispatcher"],
     "store/unfinished": ["recovery", "check"],
     "observe/dispatcher": ["dispatcher", "joining", "cursors", "cancelled_dispatch"],
