@@ -277,6 +277,9 @@ class Event(msgspec.Struct, Generic[T], frozen=True, eq=False, gc=False):
     def __eq__(self, other: object) -> bool:
         return self._facts() == other._facts() if isinstance(other, Event) else NotImplemented
 
+    def __ne__(self, other: object) -> bool:  # else the struct's own would go by identity
+        return not self == other
+
     def __hash__(self) -> int:
         return hash((self.era, self.position))
 
