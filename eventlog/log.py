@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -22,7 +21,6 @@ from eventlog.errors import (
     LogClosed,
     LogShortened,
     NotALog,
-    SessionExists,
     SessionNotFound,
     VersionUnavailable,
 )
@@ -39,6 +37,7 @@ from eventlog.events import (
 from eventlog.folding import FoldLimits
 from eventlog.following import RemoteCommits, Waiters, pages, wait_in, wake
 from eventlog.history import ImportReport, import_lines
+from eventlog.known import KnownSessions
 from eventlog.serving import Commands, LogCommands, Server
 from eventlog.session import Session, info_now
 from eventlog.store.bounds import Bounds, wanted
@@ -56,7 +55,6 @@ from eventlog.upkeep import BackedUp, Forgot, Pruned, Vacuumed
 from eventlog.usage import By, Usage, read_usage
 
 SESSIONS_PER_PAGE = 500
-RECENT_SESSIONS = 4_096
 POLL_S = 0.02
 
 logger = logging.getLogger("eventlog.log")
@@ -124,9 +122,7 @@ class EventLog:
         self._opening = asyncio.Lock()
         self._closing: Store | None = None
         self._remote: RemoteCommits | None = None
-        self._recent: OrderedDict[str, Head] = OrderedDict()  # keeps the heads of the sessions used last
-        self._loading: dict[str, asyncio.Task[Head | None]] = {}
-        self._starts: dict[str, asyncio.Event] = {}  # underway; set when they end
+        self._known = KnownSessions(self)
         self._recorded: tuple[Recorded, ...] = ()
         self._starting: tuple[Starting, ...] = ()
         self._waiters: Waiters = set()
@@ -183,7 +179,7 @@ class EventLog:
             head.retire()
             wake(head.waiters)
         wake(self._waiters)
-        self._recent.clear()
+        self._known.forget()
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -279,22 +275,9 @@ class EventLog:
         for what, value in (("project", started.project_id), ("channel", started.channel_id), ("agent", started.agent)):
             if value is not None:
                 check_id(what, value)
-        found = await self._find(session_id)
-        heads = self.store.events.heads
-        if found is not None or session_id in heads:  # there, or begun while it was looked for
-            raise SessionExists(session_id)
         items = [encoded, *(self.encode(event.type, event.data, event.turn_id, event.key) for event in more)]
-        head = heads[session_id] = Head(session_id)  # from here on a second start finds it
-        ended = self._starts[session_id] = asyncio.Event()
-        try:
-            events = await self.submit(head, items, None, info_at_start(session_id, started))
-        finally:
-            del self._starts[session_id]
-            ended.set()
-            if head.key is None and heads.get(session_id) is head:
-                del heads[session_id]
-                self._recent.pop(session_id, None)
-        return events[0]
+        async with self._known.starting(session_id) as head:
+            return (await self.submit(head, items, None, info_at_start(session_id, started)))[0]
 
     async def session(self, id: str) -> Session:
         """A handle on a session, when its start is not underway any more; raises SessionNotFound."""
@@ -304,9 +287,8 @@ class EventLog:
             if found is None:
                 raise SessionNotFound(id)
             return Session(self, found.info, found.key, None)
-        if id in self._starts:
-            _ = await self._starts[id].wait()
-        head = await self._head(id)
+        await self._known.start_ended(id)
+        head = await self._known.head(id)
         info = info_now(head)
         if info is None or head.key is None:
             raise SessionNotFound(id)
@@ -343,44 +325,6 @@ class EventLog:
             after = page[-1].key
             left = None if left is None else left - len(page)
 
-    async def _head(self, session_id: str) -> Head:
-        head = self._recent.get(session_id)
-        if head is None:
-            head = await self._find(session_id)
-            if head is None:
-                raise SessionNotFound(session_id)
-            self._recent[session_id] = head
-            if len(self._recent) > RECENT_SESSIONS:
-                self._recent.popitem(last=False)
-        return head
-
-    async def _find(self, session_id: str) -> Head | None:
-        """A session's one head: the one in memory, or loaded once, however many ask for it at the same time.
-
-        Two heads of one session would give out the same index twice.
-        """
-        head = self.store.events.heads.get(session_id)
-        if head is not None and (head.info is not None or head.key is None):
-            return head
-        loading = self._loading.get(session_id)
-        if loading is None:
-            loading = self._loading[session_id] = asyncio.ensure_future(self._load(session_id))
-            loading.add_done_callback(lambda _: self._loading.pop(session_id, None))
-        return await asyncio.shield(loading)
-
-    async def _load(self, session_id: str) -> Head | None:
-        store, imports, found = self.store, -1, None
-        while imports != store.events.imports:  # what was looked up before an import may be what it was before it
-            imports = store.events.imports
-            found = await store.read(find_session, session_id, absorbed=True)
-        if found is None:
-            return store.events.heads.get(session_id)  # its start may be underway
-        loaded = Head(session_id)
-        loaded.key, loaded.next_index, loaded.info = found.key, found.info.next_index, found.info
-        head = store.events.heads.setdefault(session_id, loaded)  # an import may have been quicker
-        head.info = head.info or found.info
-        return head
-
     # -- appending ----------------------------------------------------------------------------------------------
 
     async def append(
@@ -396,7 +340,7 @@ class EventLog:
         """Append one event to a session by its id; raises SessionNotFound, and as `Session.append` does."""
         encoded = self.encode(type, {} if data is None else data, turn_id, key)
         check_id("sessionId", session_id)
-        return (await self.submit(await self._head(session_id), [encoded], expected_index))[0]
+        return (await self.submit(await self._known.head(session_id), [encoded], expected_index))[0]
 
     def _redact_and_encode(
         self, type: str, data: EventData, turn_id: str | None = None, key: str | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-from eventlog import encoding, errands, history, log, logs, messages, upkeep
+from eventlog import encoding, errands, history, known, log, logs, messages, upkeep
 from eventlog.durable import call, extension, manifest, threads, worker
 from eventlog.durable.policy import DeliveryPolicy
 from eventlog.folding import FoldLimits
@@ -77,7 +77,7 @@ LIMITS: Numbers = {
     "sessions_ahead": Number(writer.MAX_SESSIONS_AHEAD, "sessions whose next index drafts remember during commits"),
     "checkpoint_pages": Number(writer.CHECKPOINT_PAGES, "pages of the WAL after which it is copied into the file"),
     "truncate_pages": Number(writer.TRUNCATE_PAGES, "pages of the WAL after which it is made shorter"),
-    "recent_sessions": Number(log.RECENT_SESSIONS, "sessions whose state is kept in memory, beside those in use"),
+    "recent_sessions": Number(known.RECENT_SESSIONS, "sessions whose state is kept in memory, beside those in use"),
     "message_bytes": Number(messages.MAX_MESSAGE_BYTES, "bytes of a message to or from the owner of a log"),
     "import_line_bytes": Number(history.MAX_LINE_BYTES, "bytes of a line of an import"),
     "import_named": Number(history.MAX_NAMED, "bad lines of an import that are named; further ones are counted"),

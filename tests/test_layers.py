@@ -20,7 +20,7 @@ PACKAGE = Path(__file__).parents[1] / "eventlog"
 LAYERS = (
     ("errors clock vocabulary encoding events logs messages",),
     ("store",),
-    ("log session following folding usage history serving upkeep errands",),  # the front door
+    ("log known session following folding usage history serving upkeep errands",),  # the front door
     ("observe", "durable", "host", "projections", "recovery"),
     ("inspection", "runtime", "agents", "replay", "settings"),
     ("control",),

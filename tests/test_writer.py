@@ -23,7 +23,8 @@ from eventlog.errors import (
     SessionNotFound,
 )
 from eventlog.events import Event, NewEvent
-from eventlog.log import RECENT_SESSIONS, EventLog
+from eventlog.known import RECENT_SESSIONS
+from eventlog.log import EventLog
 from eventlog.session import Session
 from eventlog.store.writer import (
     CHECKPOINT_PAGES_AT_LEISURE,

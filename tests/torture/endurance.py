@@ -13,7 +13,8 @@ from statistics import median
 from typing import NamedTuple
 
 from eventlog.errors import CursorExpired
-from eventlog.log import RECENT_SESSIONS, EventLog
+from eventlog.known import RECENT_SESSIONS
+from eventlog.log import EventLog
 from eventlog.session import Session
 from tests.torture.tally import Tally
 
