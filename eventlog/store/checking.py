@@ -94,7 +94,7 @@ class _State:
     def __init__(self) -> None:
         self.position = 0  # of the last event that was seen
         self.reached = 0  # all up to here were looked for
-        self.removed = 0  # of the positions so far, those that were pruned
+        self.removed = 0  # of the positions so far, those that were pruned, or of whose event nothing is believed
         self.next_index: dict[str, tuple[int, int]] = {}  # of each session, and what `removed` was at its last event
         self.left_out = 0  # indexes that sessions leave out
         self.limit = PAGE_EVENTS  # less, near to what cannot be read
@@ -105,8 +105,9 @@ def _removed_in_all(connection: sqlite3.Connection) -> int:
     return int(connection.execute("SELECT coalesce(sum(last - first + 1), 0) FROM removed").fetchone()[0])
 
 
-_DIGESTS = "SELECT position, CAST(checksum AS BLOB) FROM log WHERE position BETWEEN ? AND ?"
-_DIGEST = "SELECT position, CAST(checksum AS BLOB) FROM log WHERE position = ?"  # looks at no neighbour
+_DIGESTS = (  # each is looked up, as a session's reader does: a page in disorder shows rows that are not found so
+    "SELECT position, CAST(checksum AS BLOB) FROM log WHERE position IN (SELECT value FROM json_each(?))"
+)
 
 Read = tuple[list[Event[Any]], dict[int, bytes]]
 
@@ -126,7 +127,7 @@ def _page(connection: sqlite3.Connection, state: _State, report: Report, end: in
             _account(connection, state, report, event.position)
         state.position = max(state.position, event.position)
         report.events += 1
-        _check_event(event, digests.get(event.position, b""), state, report)
+        _check_event(event, digests.get(event.position), state, report)
         if event.type == "session.started" and event.index == 0 and not event.is_forgotten:
             _check_session(connection, event, report)
     state.reached = max(before + 1, state.position)  # rows of a damaged page may have any position
@@ -134,14 +135,16 @@ def _page(connection: sqlite3.Connection, state: _State, report: Report, end: in
 
 
 def _some(connection: sqlite3.Connection, state: _State, bounds: Bounds) -> Read:
-    events = state.reading.readable_log_page(connection, bounds)
-    between = (events[0].position, events[-1].position) if events else (0, 0)
-    return events, dict(connection.execute(_DIGESTS, between).fetchall())
+    return _with_digests(connection, state.reading.readable_log_page(connection, bounds))
 
 
 def _one(connection: sqlite3.Connection, state: _State, position: int) -> Read:
-    events = state.reading.at_positions(connection, [position])
-    return events, dict(connection.execute(_DIGEST, (position,)).fetchall())
+    return _with_digests(connection, state.reading.at_positions(connection, [position]))
+
+
+def _with_digests(connection: sqlite3.Connection, events: list[Event[Any]]) -> Read:
+    positions = msgspec.json.encode([event.position for event in events]).decode()
+    return events, dict(connection.execute(_DIGESTS, (positions,)).fetchall())
 
 
 def _come_nearer(connection: sqlite3.Connection, state: _State, report: Report, error: sqlite3.DatabaseError) -> None:
@@ -177,16 +180,16 @@ def _name_by_index(connection: sqlite3.Connection, report: Report) -> None:
 
 def _account(connection: sqlite3.Connection, state: _State, report: Report, upto: int) -> None:
     """Every position between the last one seen and `upto` has to be in a removed range, as of the same snapshot."""
-    first = state.position + 1
+    before = first = state.position + 1
     for low, high in connection.execute(
         "SELECT first, last FROM removed WHERE last >= ? AND first < ? ORDER BY first", (first, upto)
     ).fetchall():
         if low > first:
             report.missing.append(Missing(first, low - 1))
-        state.removed += min(high, upto - 1) - max(low, first) + 1
         first = max(first, high + 1)
     if first < upto:
         report.missing.append(Missing(first, upto - 1))
+    state.removed += max(0, upto - before)  # missing or pruned: the sessions that had them leave them out
 
 
 def _finish(connection: sqlite3.Connection, state: _State, report: Report, end: int, removed: int) -> None:
@@ -217,24 +220,23 @@ def _check_session(connection: sqlite3.Connection, event: Event[Any], report: Re
         report.faults.append(f"the row of session {event.session_id!r} says another start than its first event")
 
 
-def _check_event(event: Event[Any], digest: bytes, state: _State, report: Report) -> None:
-    why = damage(event, digest)
-    known = state.next_index.get(event.session_id)
-    expected, removed_before = (0, 0) if known is None else known
-    left_out = event.index - expected
-    if (
-        why is None
-        and not 0 <= left_out <= state.removed - removed_before
-        and (known is not None or not report.missing)
-    ):
-        why = f"its index should be {expected}"
-    if why is None:
-        state.next_index[event.session_id] = (event.index + 1, state.removed)
+def _check_event(event: Event[Any], digest: bytes | None, state: _State, report: Report) -> None:
+    why = _why_damaged(event, digest)
+    if why is not None:
+        state.removed += 1  # whichever session it was of leaves it out
+    else:
+        expected, removed_before = state.next_index.get(event.session_id, (0, 0))
+        left_out = event.index - expected
+        if not 0 <= left_out <= state.removed - removed_before:
+            why = f"its index should be {expected}"
+        state.next_index[event.session_id] = (event.index + 1, state.removed)  # which its checksum proves
         state.left_out += left_out
-        return
-    if known is not None:
-        state.next_index[event.session_id] = (expected + 1, state.removed)  # what it was, whatever it says now
-    _found_damaged(report, Damaged(event.session_id, event.index, event.position, why))
+    if why is not None:
+        _found_damaged(report, Damaged(event.session_id, event.index, event.position, why))
+
+
+def _why_damaged(event: Event[Any], digest: bytes | None) -> str | None:
+    return "it is not found by its position" if digest is None else damage(event, digest)
 
 
 def _look_at_queues(connection: sqlite3.Connection, report: Report) -> None:
