@@ -22,13 +22,14 @@ from eventlog.host.files import SessionFiles
 from eventlog.host.kv import Kv
 from eventlog.log import EventLog
 from eventlog.observe.memory import memory_hook
-from eventlog.projections import Projection, Projector
+from eventlog.projections import Projection, Projector, rebuild
 from eventlog.runtime import Runtime
-from eventlog.store import erasure
+from eventlog.store import anew, erasure
 from eventlog.store.cursors import Cursors, Thrown
 from eventlog.store.database import READER_PRAGMAS, Database
 from eventlog.store.extensions import Extensions
 from eventlog.store.keep import place_of_channel
+from eventlog.store.projections import Passed, note
 from tests.extension_kit import installation
 from tests.log_kit import all_of, everything_in, files_end_at, fill, indexes, whole
 from tests.observing import NOTE, NOTED, hook_of
@@ -154,6 +155,37 @@ async def test_what_sqlite_left_behind_when_it_moved_rows_goes_too(tmp_path: Pat
         content = b"".join(everything_in(tmp_path).values())
         assert [f"SECRET-{id}-".encode() in content for id in ids] == [False] * 200 + [True] * 200
         await whole(log)
+
+
+async def test_what_a_rebuild_that_was_killed_has_left_goes_too(tmp_path: Path) -> None:
+    """Titles, tokens and names of jobs stand in rows that nobody reads, until the next rebuild."""
+    async with EventLog(tmp_path / "agent.db") as log:
+        await secretive(log, "s1")
+        for name in anew.BUILT_IN:
+            head = await log.store.write(anew.begin, name)
+            await log.store.write(anew.fold, name, 0, head, 0)
+        await log.forget("s1")
+        assert places_of(tmp_path) == []
+        assert sum(each.different for each in await rebuild(log)) == 0
+        assert places_of(tmp_path) == []
+
+
+async def test_what_was_thrown_at_events_that_were_pruned_goes_too(tmp_path: Path) -> None:
+    """The events were there to say whose errors these are; an error of another session's event stays."""
+    async with EventLog(tmp_path / "agent.db") as log:
+        session = await log.start_session("s1")
+        event = await session.append("own.type", {"x": SECRET})
+        other = await (await log.start_session("s2")).append("own.type", {})
+        thrown = [Thrown("h", event.position, SECRET, 0), Thrown("h", other.position, "another's", 0)]
+        await Cursors(log.store, "main").advance([], [], thrown)
+        await log.store.write(note, "own", 1, [Passed(event.position, SECRET)], 0)
+        await session.append("session.completed", {})
+        assert (await log.prune(older_than_s=0.0)).sessions == 1
+        assert places_of(tmp_path) != [], "the errors stay with the log, as long as nobody is to be forgotten"
+        await log.forget("s1")
+        assert places_of(tmp_path) == []
+        left = await log.store.read(lambda c: c.execute("SELECT message FROM hook_error").fetchall())
+        assert left == [("another's",)]
 
 
 async def test_readers_that_hold_the_wal_are_waited_for_and_then_named(

@@ -158,3 +158,10 @@ def finish(connection: sqlite3.Connection, name: str, after: int, now_us: int) -
                 connection.execute(statement)
     connection.execute(f"DELETE FROM {built_in.anew}")
     return int(different), passed
+
+
+def forget(connection: sqlite3.Connection, session: int, _id: str, _now_us: int) -> dict[str, int]:
+    """What a rebuild that was cut short, or is underway, has folded of a session; nobody reads it, nobody counts it."""
+    for built_in in BUILT_IN.values():
+        connection.execute(f"DELETE FROM {built_in.anew} WHERE session = ?", (session,))
+    return {}

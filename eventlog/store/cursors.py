@@ -402,8 +402,10 @@ def miss(connection: sqlite3.Connection, positions: Sequence[int], now_us: int) 
 
 
 def forget(connection: sqlite3.Connection, session: int, _id: str, _now_us: int) -> dict[str, int]:
-    """What handlers threw at a session's events may quote them."""
+    """What handlers threw at a session's events may quote them, and at pruned ones: nobody knows whose these were."""
     done = connection.execute(
-        "DELETE FROM hook_error WHERE (SELECT session FROM log WHERE position = hook_error.position) = ?", (session,)
+        "DELETE FROM hook_error"
+        " WHERE coalesce((SELECT session FROM log WHERE position = hook_error.position), :session) = :session",
+        {"session": session},
     )
     return {"hookErrors": done.rowcount}

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from eventlog.encoding import TOMBSTONE
-from eventlog.store import cursors, deliveries, folded, keep, reminders, turns, unfinished
+from eventlog.store import anew, cursors, deliveries, folded, keep, reminders, turns, unfinished
 from eventlog.store.database import in_transaction
 from eventlog.store.drafting import checksum
 from eventlog.store.events import Events
@@ -33,6 +33,7 @@ OWNERS: tuple[Forget, ...] = (
     turns.forget,
     unfinished.forget,
     folded.forget,
+    anew.forget,
     keep.forget,
 )
 

@@ -25,6 +25,7 @@ def forget(connection: sqlite3.Connection, session: int, _session_id: str, now_u
     """
     usage.catch_up(connection, now_us)
     projections.mark_incomplete(connection, session)
+    projections.forget_errors(connection, session)
     return {
         "usage": usage.forget(connection, session),
         "snapshots": snapshots.forget(connection, session),

@@ -325,3 +325,12 @@ def forget_states(connection: sqlite3.Connection, kept: Sequence[str]) -> int:
         insert(connection, definition, serves=row.serves)
         connection.execute("DELETE FROM projection_error WHERE name = ?", (row.name,))
     return len(gone)
+
+
+def forget_errors(connection: sqlite3.Connection, session: int) -> None:
+    """Remove what may quote a session's events, or pruned ones: nobody knows whose these were."""
+    connection.execute(
+        "DELETE FROM projection_error"
+        " WHERE coalesce((SELECT session FROM log WHERE position = projection_error.position), :session) = :session",
+        {"session": session},
+    )
