@@ -224,6 +224,27 @@ def can_be_read(path: Path, position: int) -> bool:
             return False
 
 
+@pytest.mark.parametrize("table", ["session", "removed", "session_index", "extension", "delivery", "kv"])
+async def test_a_page_that_cannot_be_read_is_reported_whatever_stood_on_it(tmp_path: Path, table: str) -> None:
+    """`check` itself does not end with the error that tells to run it; and no event is called lost that is there."""
+    async with EventLog(tmp_path / "agent.db") as log:
+        await (await log.start_session("old")).append("session.completed", {})
+        await log.prune(older_than_s=0.0)
+        await fill(await log.start_session("s"), EVENTS)
+    path = tmp_path / "agent.db"
+    with closing(sqlite3.connect(path)) as connection:
+        (page,) = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = ?", (table,)).fetchone()
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+    content = bytearray(path.read_bytes())
+    content[(page - 1) * size] = 0xFF
+    path.write_bytes(content)
+    async with EventLog(path, read_only=True) as log:
+        report = await log.check()
+    assert report.faults
+    assert {each.position for each in report.damaged} == (set(range(3, EVENTS + 4)) if table == "session" else set())
+    assert report.missing == ([Missing(1, 2)] if table == "removed" else [])
+
+
 async def test_many_damaged_events_are_counted_beyond_those_that_are_named(tmp_path: Path) -> None:
     async with EventLog(tmp_path / "agent.db") as log:
         session = await log.start_session("s")

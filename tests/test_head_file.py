@@ -16,7 +16,7 @@ from eventlog.events import Event, NewEvent
 from eventlog.log import EventLog
 from eventlog.store.owner import HeadFile, Proof
 from eventlog.testing import ManualClock
-from tests.log_kit import all_of, crash_copy, fill, whole
+from tests.log_kit import all_of, crash_copy, fill, rewriting, whole
 
 FILE_ID, ERA = "0123abcd", "4567cdef"
 
@@ -227,17 +227,78 @@ async def test_a_log_without_its_head_file_begins_a_new_era(tmp_path: Path, harm
 
 
 async def test_the_head_file_of_another_log_proves_nothing(tmp_path: Path) -> None:
-    """A copy of the database beside somebody else's head file: no loss is invented, and a new era begins."""
+    """A copy of the database beside somebody else's head file: no loss is invented, `check` says whose it is not, and
+    a new era begins."""
     async with EventLog(tmp_path / "large.db") as log:
         await fill(await log.start_session("s"), 20)
     async with EventLog(tmp_path / "agent.db") as log:
         await fill(await log.start_session("s"), 2)
     (tmp_path / "large.db.head").replace(tmp_path / "agent.db.head")
     async with EventLog(tmp_path / "agent.db", read_only=True) as log:
-        await whole(log)
+        report = await log.check()
+        assert (report.head, report.missing, report.faults) == (None, [], [OTHER_ERAS])
     async with EventLog(tmp_path / "agent.db") as log:
         assert len(await eras_of(log)) == 2
         assert proven(log.path) == 3
+        await whole(log)
+
+
+OTHER_ERAS = "the eras, which are in the ids of all events, are not those that the head file proves"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "era = '0' || substr(era, 2) WHERE first_position = 1",
+        "era = '00000000' WHERE first_position = 2",
+        "first_position = 3 WHERE first_position = 2",
+        "first_position = CAST(x'ff' AS BLOB) WHERE first_position = 2",
+    ],
+)
+async def test_a_damaged_era_is_found_and_hides_no_event(tmp_path: Path, change: str) -> None:
+    """It is in the id of every event, and no event's checksum covers it: the head file does."""
+    path = tmp_path / "agent.db"
+    async with EventLog(path) as log:
+        await log.start_session("s")
+    head_of(path).unlink()
+    async with EventLog(path) as log:
+        await fill(await log.session("s"), 3)
+        assert len(await eras_of(log)) == 2
+    with rewriting(path, "era_is_a_fact_update") as connection:
+        (sql,) = connection.execute("SELECT sql FROM sqlite_schema WHERE name = 'era'").fetchone()
+        loose = sql.replace(" STRICT,", "")  # what a flipped bit makes of a row is of any type
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("UPDATE sqlite_schema SET sql = ? WHERE name = 'era'", (loose,))
+    with rewriting(path, "era_is_a_fact_update") as connection:
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        connection.execute(f"UPDATE era SET {change}")  # noqa: S608 (our own text)
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("UPDATE sqlite_schema SET sql = ? WHERE name = 'era'", (sql,))
+    async with EventLog(path, read_only=True) as log:
+        assert len(await all_of(log.read())) == 4
+        assert OTHER_ERAS in (await log.check()).faults
+
+
+async def test_a_head_file_that_knows_no_eras_proves_the_rest(tmp_path: Path) -> None:
+    """One that a library before this wrote; so does one that was left behind by a kill before an era was in it."""
+    path = tmp_path / "agent.db"
+    async with EventLog(path) as log:
+        await log.start_session("s")
+        (era,) = await eras_of(log)
+    head = HeadFile(path)
+    head.open(era, era, 1)
+    head.close()
+    async with EventLog(path, read_only=True) as log:
+        await whole(log)
+    async with EventLog(path) as log:
+        assert await eras_of(log) == [era]
+    before = head_of(path).read_bytes()
+    head_of(path).unlink()
+    async with EventLog(path) as log:
+        assert len(await eras_of(log)) == 2
+    head_of(path).write_bytes(before)
+    async with EventLog(path, read_only=True) as log:
+        await whole(log)
 
 
 async def test_the_eras_keep_their_order_whatever_the_clock_says(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ PAGE_EVENTS = 2_000
 MAX_NAMED = 1_000  # damaged events named one by one; beyond that they are counted
 
 Progress = Callable[[int, int], None]
+Look = Callable[[sqlite3.Connection, "Report"], None]
 
 
 class Damaged(msgspec.Struct, frozen=True):
@@ -81,10 +82,19 @@ async def check(store: Store, *, full: bool, progress: Progress | None, page_eve
             progress(min(state.reached, end), end)
         if not rows:
             break
-    await store.read(_finish, state, report, end, removed)
+    await store.read(_account, state, report, end + 1)
     await store.read_aside(_name_by_index, report)
     report.sessions = len(state.next_index)
-    await store.read_aside(_check_beside, report, full)
+    looks = {
+        "indexes that sessions leave out": partial(_look_at_left_out, state, removed),
+        "session index": _look_at_strays,
+        "length of the session index": _look_at_entries,
+        "end of the session index": _look_at_ends,
+        "eras": partial(_look_at_eras, store),
+        "queues of extensions": _look_at_queues,
+        "database's pages": partial(_look_at_pages, full=full),
+    }
+    await store.read_aside(_look_beside, looks, report)
     if proven is not None and end < proven:
         report.head = (proven, end)
     return report
@@ -101,8 +111,14 @@ class _State:
         self.reading = Reading()
 
 
-def _removed_in_all(connection: sqlite3.Connection) -> int:
-    return int(connection.execute("SELECT coalesce(sum(last - first + 1), 0) FROM removed").fetchone()[0])
+def _removed_in_all(connection: sqlite3.Connection) -> int | None:
+    """None: it cannot be known, which is said where the ranges themselves are asked for."""
+    try:
+        return int(connection.execute("SELECT coalesce(sum(last - first + 1), 0) FROM removed").fetchone()[0])
+    except sqlite3.DatabaseError as error:
+        if not is_damage(error):
+            raise
+        return None
 
 
 _DIGESTS = (  # each is looked up, as a session's reader does: a page in disorder shows rows that are not found so
@@ -181,9 +197,7 @@ def _name_by_index(connection: sqlite3.Connection, report: Report) -> None:
 def _account(connection: sqlite3.Connection, state: _State, report: Report, upto: int) -> None:
     """Every position between the last one seen and `upto` has to be in a removed range, as of the same snapshot."""
     before = first = state.position + 1
-    for low, high in connection.execute(
-        "SELECT first, last FROM removed WHERE last >= ? AND first < ? ORDER BY first", (first, upto)
-    ).fetchall():
+    for low, high in _removed_between(connection, report, first, upto):
         if low > first:
             report.missing.append(Missing(first, low - 1))
         first = max(first, high + 1)
@@ -192,9 +206,24 @@ def _account(connection: sqlite3.Connection, state: _State, report: Report, upto
     state.removed += max(0, upto - before)  # missing or pruned: the sessions that had them leave them out
 
 
-def _finish(connection: sqlite3.Connection, state: _State, report: Report, end: int, removed: int) -> None:
-    """What is behind the last event; and as many indexes as positions are gone, in all."""
-    _account(connection, state, report, end + 1)
+_UNREADABLE_RANGES = "the ranges that were pruned cannot be read, so that what they say is gone is missing here"
+
+
+def _removed_between(connection: sqlite3.Connection, report: Report, first: int, upto: int) -> list[tuple[int, int]]:
+    try:
+        return connection.execute(
+            "SELECT first, last FROM removed WHERE last >= ? AND first < ? ORDER BY first", (first, upto)
+        ).fetchall()
+    except sqlite3.DatabaseError as error:
+        if not is_damage(error):
+            raise
+        if _UNREADABLE_RANGES not in report.faults:
+            report.faults.append(_UNREADABLE_RANGES)
+        return []
+
+
+def _look_at_left_out(state: _State, removed: int | None, connection: sqlite3.Connection, report: Report) -> None:
+    """As many indexes as positions are gone, in all."""
     pruned = dict(connection.execute("SELECT id, first_index FROM session WHERE first_index > 0").fetchall())
     left_out = state.left_out + sum(count for id, count in pruned.items() if id not in state.next_index)
     was_still = removed == _removed_in_all(connection)  # else something was pruned while this was checked
@@ -249,15 +278,8 @@ def _look_at_queues(connection: sqlite3.Connection, report: Report) -> None:
         report.faults.append(f"the queue of extension {name!r} has {count} places, and the last is number {last}")
 
 
-def _check_beside(connection: sqlite3.Connection, report: Report, full: bool) -> None:
-    """What is not the log itself; one look that a damaged page ends keeps no other from being taken."""
-    looks: dict[str, Callable[[sqlite3.Connection, Report], None]] = {
-        "session index": _look_at_strays,
-        "length of the session index": _look_at_entries,
-        "end of the session index": _look_at_ends,
-        "queues of extensions": _look_at_queues,
-        "database's pages": partial(_look_at_pages, full=full),
-    }
+def _look_beside(connection: sqlite3.Connection, looks: dict[str, Look], report: Report) -> None:
+    """At what is not the log itself; one look that a damaged page ends keeps no other from being taken."""
     for what, look in looks.items():
         try:
             look(connection, report)
@@ -298,6 +320,12 @@ def _look_at_ends(connection: sqlite3.Connection, report: Report) -> None:
     (beyond,) = connection.execute("SELECT position FROM absorbed").fetchone()
     if beyond > last_position(connection):
         report.faults.append(f"the session index claims events up to position {beyond}, which is behind the end")
+
+
+def _look_at_eras(store: Store, connection: sqlite3.Connection, report: Report) -> None:
+    """They are no part of an event's row, and of its id."""
     (first_era,) = connection.execute("SELECT coalesce(min(first_position), 0) FROM era").fetchone()
     if first_era != 1:
         report.faults.append("no era covers the first positions")
+    if not store.eras_are_proven(connection):
+        report.faults.append("the eras, which are in the ids of all events, are not those that the head file proves")

@@ -8,6 +8,7 @@ import sqlite3
 import weakref
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from hashlib import blake2b
 from typing import Any, Protocol
 
 from msgspec.structs import replace
@@ -256,7 +257,7 @@ def _insert(connection: sqlite3.Connection, draft: Draft) -> None:
 
 
 class Eras:
-    """Which era a position belongs to."""
+    """Which era a position belongs to. Eras are only added, behind the others."""
 
     def __init__(self, rows: list[tuple[int, str]]) -> None:
         self._rows = rows  # (first position, era), oldest first
@@ -265,10 +266,18 @@ class Eras:
 
     @classmethod
     def load(cls, connection: sqlite3.Connection) -> "Eras":
-        """Read the eras of a file."""
-        return cls(
-            connection.execute("SELECT first_position, era FROM era ORDER BY first_position, began_at").fetchall()
-        )
+        """Read the eras of a file; a damaged row must not hide events."""
+        rows = connection.execute("SELECT first_position, era FROM era ORDER BY first_position, began_at").fetchall()
+        return cls([(first, era) for first, era in rows if isinstance(first, int) and isinstance(era, str)])
+
+    @property
+    def digest(self) -> bytes:
+        """Stands for all of them."""
+        return _digest_of(self._rows)
+
+    def go_on_from(self, digest: bytes) -> bool:
+        """Whether it stood for the first of them, or for all."""
+        return any(_digest_of(self._rows[: count + 1]) == digest for count in range(len(self._rows)))
 
     def of(self, position: int) -> str:
         """The era in which a position was issued."""
@@ -276,6 +285,10 @@ class Eras:
             return self.current
         oldest = self._rows[0][1] if self._rows else ""  # of a damaged table, which must not hide the event
         return next((era for first, era in reversed(self._rows) if first <= position), oldest)
+
+
+def _digest_of(rows: list[tuple[int, str]]) -> bytes:
+    return blake2b(encode_json(rows), digest_size=8).digest()
 
 
 STATE_TYPES = frozenset(name for name, key in TYPE_KEYS.items() if key <= MAX_SESSION_TYPE)

@@ -175,13 +175,18 @@ def _holder_in(text: bytes) -> Holder:
     return Holder(pid if isinstance(pid, int) else None, socket if isinstance(socket, str) else None)
 
 
+UNPROVEN = bytes(8)
+"""In the place of the digest of the eras, where a library wrote the head file that did not know of it."""
+
+
 class Proof(NamedTuple):
-    """What a head file proves: that the file with this id held everything up to a position."""
+    """What a head file proves: that the file with this id and these eras held everything up to a position."""
 
     sequence: int
     file_id: str
     era: str
     position: int
+    eras: bytes = UNPROVEN
 
 
 class HeadFile:
@@ -193,7 +198,7 @@ class HeadFile:
     commit does not wait for the disk (`at_commit=False`), only a checkpoint proves anything.
     """
 
-    SLOT = struct.Struct(">8s8s8sQQ8x16s")  # magic, file id, era, sequence, position, checksum
+    SLOT = struct.Struct(">8s8s8sQQ8s16s")  # magic, file id, era, sequence, position, digest of the eras, checksum
     MAGIC = b"EVLGHEAD"
 
     def __init__(self, path: Path, *, at_commit: bool = True) -> None:
@@ -202,6 +207,7 @@ class HeadFile:
         self._descriptor: int | None = None
         self._sequence = 0
         self._prefix = b""
+        self._eras = UNPROVEN
 
     def read(self) -> Proof | None:
         """What the newest valid slot says, or None when there is none."""
@@ -214,14 +220,14 @@ class HeadFile:
             slot = content[offset : offset + self.SLOT.size]
             if len(slot) < self.SLOT.size:
                 continue
-            magic, file_id, era, sequence, position, checksum = self.SLOT.unpack(slot)
+            magic, file_id, era, sequence, position, eras, checksum = self.SLOT.unpack(slot)
             if magic != self.MAGIC or blake2b(slot[:48], digest_size=16).digest() != checksum:
                 continue
             if best is None or sequence > best.sequence:
-                best = Proof(sequence, file_id.decode(), era.decode(), position)
+                best = Proof(sequence, file_id.decode(), era.decode(), position, eras)
         return best
 
-    def open(self, file_id: str, era: str, position: int) -> None:
+    def open(self, file_id: str, era: str, position: int, eras: bytes = UNPROVEN) -> None:
         """Go on from `position`, whatever the file proved; its last proof stands until the new one is written."""
         last, size = self.read(), 2 * self.SLOT.size
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -231,6 +237,7 @@ class HeadFile:
             os.fsync(self._descriptor)
         self._sequence = 0 if last is None else last.sequence
         self._prefix = self.MAGIC + file_id.encode() + era.encode()
+        self._eras = eras
         self.checkpointed(position)
 
     def committed(self, position: int) -> None:
@@ -247,7 +254,7 @@ class HeadFile:
         if self._descriptor is None:
             return
         self._sequence += 1
-        body = self._prefix + struct.pack(">QQ8x", self._sequence, position)
+        body = self._prefix + struct.pack(">QQ8s", self._sequence, position, self._eras)
         offset = self.SLOT.size * (self._sequence & 1)
         try:
             os.pwrite(self._descriptor, body + blake2b(body, digest_size=16).digest(), offset)

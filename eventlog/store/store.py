@@ -25,9 +25,10 @@ from eventlog.store.database import (
     map_error,
 )
 from eventlog.store.drafting import Append
-from eventlog.store.events import Events, Rider, last_position
+from eventlog.store.events import Eras, Events, Rider, last_position
 from eventlog.store.index import SLICE_ROWS, SessionIndex
 from eventlog.store.owner import (
+    UNPROVEN,
     HeadFile,
     Lock,
     Proof,
@@ -163,7 +164,12 @@ class Store:
         in_transaction(connection, _begin_epoch, reason, last_position(connection), now_us)
         self.events.load(connection)
         self.found_position = self.events.position
-        self._head_file.open(_file_id(connection), self.events.eras.current, self._on_disk(connection, proof))
+        eras = self.events.eras
+        if not self.eras_are_proven(connection):
+            log.error(
+                "%s: its head file is another log's, or its eras are damaged and ids of events new", self.path
+            )
+        self._head_file.open(_file_id(connection), eras.current, self._on_disk(connection, proof), eras.digest)
 
     def _look_at_it(self, connection: sqlite3.Connection) -> None:
         """A reader's part of the same: it refuses what an owner would refuse, and begins nothing."""
@@ -297,6 +303,11 @@ class Store:
         """The position up to which the head file proves commits, or None when the file has none of its own."""
         proof = self._head_file.read()
         return None if proof is None or proof.file_id != _file_id(connection) else proof.position
+
+    def eras_are_proven(self, connection: sqlite3.Connection) -> bool:
+        """Whether the eras are those that the head file knows; true as well where it knows none."""
+        proof = self._head_file.read()  # first: an owner that opens the file may add one meanwhile
+        return proof is None or proof.eras == UNPROVEN or Eras.load(connection).go_on_from(proof.eras)
 
     # -- closing ------------------------------------------------------------------------------------------------
 
