@@ -24,15 +24,20 @@ SEED = 7
 SECRET = "to-be-forgotten"
 
 
+def secret_of(id: str) -> str:
+    """What stands in the events of a session, and of no other."""
+    return f"{SECRET}-by-{id}-"
+
+
 async def grown(path: Path) -> Path:
     """A closed log of sessions that ended, that stream and that are secret, with room in it that is not in use."""
     async with EventLog(path) as log:
         for n in range(3):
-            await ended(log, f"a{n}", 60, text=f"{SECRET}-" + "x" * 200)
+            await ended(log, f"a{n}", 60, text=secret_of(f"a{n}") + "x" * 200)
             session = await log.start_session(f"b{n}")
             for t in range(3):
                 await append_all(session, turn(t, 60))
-            await fill(session, 20, text=f"{SECRET}+" + "y" * 2_000)
+            await fill(session, 20, text=secret_of(f"b{n}") + "y" * 2_000)
         await log.store.write(
             lambda c: c.execute("INSERT INTO kv VALUES ('a', 'k', json_quote(hex(zeroblob(100000))))")
         )
@@ -117,6 +122,9 @@ async def finish(what: str, path: Path, lines: list[bytes]) -> None:
             assert not any(
                 event.is_forgotten for event in await all_of(log.read()) if event.session_id not in ("a0", "b0")
             )
+            content = b"".join(everything_in(path.parent).values())
+            found = {id for id in ("a0", "a1", "b0", "b1") if secret_of(id).encode() in content}
+            assert found == {"a1", "b1"}, "what the kill had left half erased is off the disk"
         elif what == "backup":
             path.with_name("backup.db").unlink(missing_ok=True)
             await log.backup(path.with_name("backup.db"))

@@ -41,7 +41,8 @@ async def snapshots(session: Session) -> list[tuple[Any, ...]]:
 
 
 async def test_r97_the_last_50_of_100_000_events_are_folded_without_reading_the_others(tmp_path: Path) -> None:
-    """R97: the file itself says what was read: with the snapshot, the events before it may be gone."""
+    """R97: the file itself says what was read: with the snapshot, the events before it may be gone, and SQLite takes no
+    more steps than in a session of a thousandth."""
     path = tmp_path / "agent.db"
     async with EventLog(path, durability="process") as log:
         session = await log.start_session("s")
@@ -58,6 +59,41 @@ async def test_r97_the_last_50_of_100_000_events_are_folded_without_reading_the_
         async with EventLog(path, read_only=read_only) as log:
             state, calls = await calls_of((await log.session("s")).fold(count, 0))
             assert (state, len(calls)) == (100_051, 50)
+    steps = [await steps_to_the_last_50(each) for each in (path, await with_events(tmp_path / "short.db", 100))]
+    assert steps[0] == steps[1]
+
+
+async def with_events(path: Path, events: int) -> Path:
+    """A log of one session that was folded, and 50 events behind its snapshot."""
+    async with EventLog(path, fold_limits=FoldLimits(snapshot_every_events=events)) as log:
+        session = await log.start_session("s")
+        await session.append_many([NewEvent("test.noted", {"n": n}) for n in range(events)])
+        await session.fold(count, 0)
+        await session.append_many([NewEvent("test.noted", {"n": n}) for n in range(50)])
+    return path
+
+
+async def steps_to_the_last_50(path: Path) -> list[int]:
+    """What SQLite does for a fold and for reads of the last 50 events, in steps of its machine."""
+    steps = 0
+
+    def step() -> None:
+        nonlocal steps
+        steps += 1
+
+    async with EventLog(path, read_only=True) as log:
+        session = await log.session("s")
+        await log.store.read(lambda connection: connection.set_progress_handler(step, 1))
+        taken = []
+        for work in (
+            session.fold(count, 0),
+            all_of(session.read(after=session.next_index - 51)),
+            all_of(session.read(reverse=True, limit=50)),
+        ):
+            before = steps
+            await work
+            taken.append(steps - before)
+    return taken
 
 
 async def test_a_snapshot_is_kept_every_so_many_events(tmp_path: Path) -> None:

@@ -174,8 +174,7 @@ def _come_nearer(connection: sqlite3.Connection, state: _State, report: Report, 
     _account(connection, state, report, state.reached)
     state.position = state.reached
     state.removed += 1  # its session leaves it out, in any case
-    is_pruned = connection.execute("SELECT 1 FROM removed WHERE ? BETWEEN first AND last", (state.position,)).fetchone()
-    if is_pruned is None:
+    if not _removed_between(connection, report, state.position, state.position + 1):
         _found_damaged(report, Damaged(UNKNOWN, -1, state.position, f"it cannot be read: {error}"))
 
 
