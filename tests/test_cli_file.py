@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import sqlite3
@@ -13,7 +14,20 @@ from typing import Any
 import pytest
 
 from eventlog import EventLog
-from tests.cli_kit import HOSTILE, SAMPLE, acting, conversation, damage, envelopes, filled, good, run, sample_log, shell
+from tests.cli_kit import (
+    HOSTILE,
+    SAMPLE,
+    Done,
+    acting,
+    conversation,
+    damage,
+    envelopes,
+    filled,
+    good,
+    run,
+    sample_log,
+    shell,
+)
 from tests.real_data import real_data
 
 
@@ -250,6 +264,18 @@ def test_the_numbers_of_a_log_are_told_in_words_of_the_glossary(log: Path) -> No
         "SQLite",
     ]
     assert "notInSessionIndex" in good("stats", "--db", log, "--json").document
+
+
+async def test_what_only_its_owner_knows_of_a_log_is_asked_of_it(log: Path) -> None:
+    async def stats(words: str = "") -> Done:
+        return await asyncio.to_thread(shell, f"eventlog stats {words} --db {log}")
+
+    async with EventLog(log, durability="process") as owner:
+        document = (await stats("--json")).document
+        assert (document["durability"], document["checkpointsSuspended"]) == ("process", False)
+        with owner.store.checkpoints_suspended():
+            assert re.search(r"^held by a backup +yes$", (await stats()).stdout, re.MULTILINE)
+    assert (await stats("--json")).document["durability"] is None
 
 
 def test_a_sound_log_is_told_to_be_sound(log: Path) -> None:

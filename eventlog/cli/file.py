@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
+from eventlog import EventLogError
 from eventlog.cli.explain import Code
 from eventlog.cli.human import count, size
 from eventlog.cli.opening import reading
@@ -15,6 +17,7 @@ from eventlog.cli.options import json_option, log_options
 from eventlog.cli.output import Output, Span, out
 from eventlog.cli.process import asynchronous
 from eventlog.cli.progress import progress
+from eventlog.control import ask
 from eventlog.inspection import Report
 
 LABELS = {
@@ -27,13 +30,17 @@ LABELS = {
     "files": "files that handlers keep",
     "epoch": "owners so far",
     "ownerPid": "owned by process",
-    "checkpointsSuspended": "checkpoints suspended",
+    "durability": "durability of appends",
+    "checkpointsSuspended": "held by a backup",
     "databaseBytes": "size of the file",
     "walBytes": "size of its -wal",
     "sqlite": "SQLite",
 }
 UNTOLD = {"notInSessionIndex"}
 """What says something to nobody but who works on the store; it is in the JSON."""
+OWNERS_WORD = ("durability", "checkpointsSuspended")
+ANSWER_WITHIN_S = 2.0
+"""A server whose loop is blocked does not keep anybody from looking at its log."""
 
 
 @click.command(short_help="how large the log is")
@@ -41,9 +48,14 @@ UNTOLD = {"notInSessionIndex"}
 @log_options
 @asynchronous
 async def stats(db: Path, as_json: bool) -> Code:
-    """Show counts, sizes and settings of the log."""
+    """Show counts, sizes and settings of the log.
+
+    The owner alone knows how durable its appends are, and whether a backup holds the write-ahead log, which grows
+    meanwhile; where none answers, that is left out (null as JSON).
+    """
     async with reading(db, accept_loss=True) as log:
         found = await log.stats()
+    found |= await _word_of_the_owner(db)
     output = out()
     if as_json:
         output.json(found)
@@ -55,9 +67,20 @@ async def stats(db: Path, as_json: bool) -> Code:
     return Code.DONE
 
 
+async def _word_of_the_owner(db: Path) -> dict[str, Any]:
+    try:
+        async with asyncio.timeout(ANSWER_WITHIN_S):
+            told = await ask(db, "stats")
+    except (EventLogError, OSError, TimeoutError):
+        return {}
+    return {name: told[name] for name in OWNERS_WORD}
+
+
 def _told(name: str, value: Any) -> str:
     if name.endswith("Bytes"):
         return size(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if name == "ownerPid" or not isinstance(value, int | list):
         return str(value)
     return " ".join(map(str, value)) if isinstance(value, list) else f"{value:,}"
