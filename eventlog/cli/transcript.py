@@ -83,8 +83,9 @@ class Transcript:
         self._output.line(
             Span("forgotten", "wait"),
             f": {count(len(self._forgotten), 'event')} of session {first.session_id}, index "
-            f"{span(first.index, last.index)}; what was said in them is erased",
+            f"{span(first.index, last.index)}",
         )
+        self._output.line(INDENT, f"recorded {_recorded(first, last)} UTC; what was said is erased")
         self._forgotten.clear()
         self._turn = None
 
@@ -191,6 +192,11 @@ class Transcript:
                 self._output.harmless(f"{INDENT}{part}".rstrip() + "\n")
         if missing:
             self._output.line(INDENT, Span(f"... {missing:,} more characters (--full shows them)", "dim"))
+
+
+def _recorded(first: Event[Any], last: Event[Any]) -> str:
+    began, ended = (time_of(event)[:19].replace("T", " ") for event in (first, last))
+    return began if began == ended else f"{began} to {ended}"
 
 
 def _since(began_us: int | None, event: Event[Any]) -> str:
