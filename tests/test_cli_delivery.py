@@ -196,6 +196,9 @@ def test_a_hook_that_is_not_loaded_any_more_is_shown_only_when_asked_for(served:
     }
     assert listed[("--all",)] >= {"loud", "quiet"}
     assert listed[("loud",)] == {"loud"}
+    gaps = {words: good("hooks", *words, "--gaps", "--dir", served, "--json").document for words in ((), ("--all",))}
+    assert "loud" in {gap["name"] for gap in gaps[("--all",)]}
+    assert {gap["name"] for gap in gaps[()]} <= listed[()]
 
 
 async def test_the_hooks_of_an_agent_that_has_another_name_now_are_no_alarm_and_can_be_unloaded(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ ANSWER_WITHIN_S = 2.0
 @click.command(short_help="how far each observe hook is, and what it missed")
 @click.argument("name", required=False, metavar="[HOOK]")
 @click.option("--gaps", "only_gaps", is_flag=True, help="Only the gaps: events that a hook will never be shown.")
-@click.option("--all", "every", is_flag=True, help="Also hooks that the last runtime did not load.")
+@click.option("--all", "every", is_flag=True, help="Also hooks that the last runtime did not load, and their gaps.")
 @click.option("--unload", metavar="AGENT", help="List the hooks of AGENT no more, until a runtime loads them again.")
 @json_option
 @log_options
@@ -71,6 +71,9 @@ async def hooks(db: Path, name: str | None, only_gaps: bool, every: bool, unload
         inspection = Inspection(log)
         rows = [row for row in await inspection.hooks() if name in (None, row.name) and (row.loaded or every or name)]
         gaps = await inspection.hook_gaps(name)
+        if not every and name is None:
+            loaded = {(row.agent, row.name) for row in rows}
+            gaps = [gap for gap in gaps if (gap.agent, gap.name) in loaded]
         unserved = await inspection.unserved_agents()
     if name is not None and not rows:
         raise Stop(
