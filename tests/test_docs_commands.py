@@ -23,7 +23,7 @@ from eventlog import EventLog, Runtime
 from eventlog.cli import command_line
 from eventlog.host.files import SessionFiles
 from eventlog.host.kv import Kv
-from tests.cli_kit import conversation, filled, good, shell, start
+from tests.cli_kit import conversation, environment, filled, good, shell, start
 from tests.log_kit import CHECKOUT
 from tests.test_docs import DOCUMENTS, blocks
 
@@ -298,6 +298,28 @@ def test_a_backup_is_restored_as_the_guide_says(tmp_path: Path) -> None:
     done = shell(f"cd {tmp_path}; set -e; {block}")
     assert done.code == 0, done
     assert "acme.lost" not in good("show", "s1", "--db", path).stdout
+
+
+@pytest.mark.parametrize("line", blocks("docs/command-line.md", "sh")[2].splitlines())
+def test_a_shell_completes_commands_as_the_guide_says(line: str) -> None:
+    (name,) = re.findall(r"COMPLETE=(\w+)_source", line)
+    program = shutil.which(name)
+    if program is None:
+        pytest.skip(f"{name} is not installed")
+    before, known = {
+        "bash": ("", "complete -p eventlog"),
+        "zsh": ("autoload -U compinit; compinit -D; ", "print $_comps[eventlog]"),
+        "fish": ("", "complete -c eventlog"),
+    }[name]
+    done = subprocess.run(
+        [program, "-c", f"{before}{line.partition(' #')[0]}\n{known}"],
+        env=environment(PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "eventlog_completion" in done.stdout or "_EVENTLOG_COMPLETE" in done.stdout
 
 
 def test_the_hook_of_the_guide_to_opentelemetry_is_one() -> None:
