@@ -85,7 +85,7 @@ async def check(store: Store, *, full: bool, progress: Progress | None, page_eve
     await store.read(_account, state, report, end + 1)
     await store.read_aside(_name_by_index, report)
     report.sessions = len(state.next_index)
-    looks = {
+    looks: dict[str, Callable[[sqlite3.Connection, Report], None]] = {
         "indexes that sessions leave out": partial(_look_at_left_out, state, removed),
         "session index": _look_at_strays,
         "length of the session index": _look_at_entries,
@@ -122,7 +122,7 @@ def _removed_in_all(connection: sqlite3.Connection) -> int | None:
 
 
 _DIGESTS = (  # each is looked up, as a session's reader does: a page in disorder shows rows that are not found so
-    "SELECT position, CAST(checksum AS BLOB) FROM log WHERE position IN (SELECT value FROM json_each(?))"
+    "SELECT l.position, CAST(l.checksum AS BLOB) FROM json_each(?) AS p CROSS JOIN log AS l ON l.position = p.value"
 )
 
 Read = tuple[list[Event[Any]], dict[int, bytes]]
@@ -159,7 +159,8 @@ def _one(connection: sqlite3.Connection, state: _State, position: int) -> Read:
 
 
 def _with_digests(connection: sqlite3.Connection, events: list[Event[Any]]) -> Read:
-    positions = msgspec.json.encode([event.position for event in events]).decode()
+    # Backwards: to the next one SQLite goes without looking it up.
+    positions = msgspec.json.encode([event.position for event in reversed(events)]).decode()
     return events, dict(connection.execute(_DIGESTS, (positions,)).fetchall())
 
 

@@ -166,9 +166,7 @@ class Store:
         self.found_position = self.events.position
         eras = self.events.eras
         if not self.eras_are_proven(connection):
-            log.error(
-                "%s: its head file is another log's, or its eras are damaged and ids of events new", self.path
-            )
+            log.error("%s: its head file is another log's, or its eras are damaged and ids of events new", self.path)
         self._head_file.open(_file_id(connection), eras.current, self._on_disk(connection, proof), eras.digest)
 
     def _look_at_it(self, connection: sqlite3.Connection) -> None:
