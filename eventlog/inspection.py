@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from eventlog.durable.dead_letters import DeadLetters
 from eventlog.events import JobStatus
 from eventlog.log import EventLog
@@ -22,7 +24,7 @@ from eventlog.store.hook_lists import (
     unserved_agents,
 )
 from eventlog.store.keep import DEPLOYMENT, place_of_channel, place_of_extension
-from eventlog.store.keep_lists import KeptFile, KeptValue, kept_contents, kept_files, kept_texts, kept_values
+from eventlog.store.keep_lists import KeptFile, KeptValue, kept_contents, kept_files, kept_values, values_under
 from eventlog.store.projections import ProjectionError, errors
 from eventlog.store.reading import pruned_sessions
 from eventlog.store.subscribers import CursorRow, cursor_rows
@@ -146,9 +148,9 @@ class Inspection:
         """
         return await self._store.read(kept_values, prefix, place)
 
-    async def values_of(self, key: str, place: str | None = None) -> list[str]:
-        """What is kept under a key, as JSON; two of them stand for any number."""
-        return await self._store.read(kept_texts, key, place)
+    async def values_of(self, key: str, place: str | None = None) -> list[Any]:
+        """The values under a key; two of them stand for any number."""
+        return await self._store.read(values_under, key, place)
 
     async def place_of_extension(self, name: str) -> str:
         """Where an extension keeps its values."""

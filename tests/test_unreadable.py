@@ -12,7 +12,7 @@ from eventlog.errors import CorruptEvent, DamagedFile
 from eventlog.events import Event
 from eventlog.log import EventLog
 from tests.cli_kit import shell
-from tests.log_kit import all_of, crash_copy, damaging, first_of
+from tests.log_kit import all_of, crash_copy, damaging, first_of, whole
 from tests.test_check import can_be_read
 
 
@@ -142,6 +142,12 @@ async def test_an_export_writes_the_rest_and_names_what_it_leaves_out(torn: Torn
     assert done.code == 4
     assert done.stderr.count("left out: ") == min(10, len(torn.lost))
     assert len(file.read_text().splitlines()) == len(torn.events) - len(torn.lost)
+    new = torn.path.with_name("new.db")
+    done = await asyncio.to_thread(shell, f"eventlog import --live {file} --db {new}")
+    assert done.code == 0
+    async with EventLog(new, read_only=True) as log:
+        assert len(await all_of(log.read())) == len(torn.events) - len(torn.lost)
+        await whole(log)
 
 
 async def test_a_fold_and_sums_go_on_behind_it(torn: Torn) -> None:

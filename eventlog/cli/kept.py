@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TypeVar
 
@@ -66,9 +65,9 @@ async def kv(
         if session_id is not None:
             place = await inspection.place_of_session(session_id)
         if key is not None:
-            texts = await inspection.values_of(key, place)
+            values = await inspection.values_of(key, place)
             options = "--agent, --extension or --session"
-            output.json(json.loads(_only(texts, f"key {shown(key)}", "`eventlog kv` lists them", options)))
+            output.json(_only(values, f"key {shown(key)}", "`eventlog kv` lists them", options))
             return Code.DONE
         found = await inspection.values(prefix, place)
     if as_json:

@@ -30,8 +30,7 @@ class Kv:
 
     async def get(self, key: str, default: Any = None) -> Any:
         """The value under a key, or `default` when there is none; a stored null is a value. Raises InvalidName."""
-        text = await self._kept.get(_checked(key))
-        return default if text is None else decode_json(text.encode())
+        return await self._kept.get(_checked(key), default)
 
     async def put(self, key: str, value: Any) -> None:
         """Set the value under a key, at most 1 MiB of JSON, whatever was there.

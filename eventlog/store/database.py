@@ -5,11 +5,13 @@ import errno
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from decimal import InvalidOperation
 from pathlib import Path
 from typing import Any, Concatenate, NamedTuple, ParamSpec, Self, TypeVar
 from urllib.parse import quote
 
 import aiosqlite
+import msgspec
 
 from eventlog.errors import (
     BrokenInvariant,
@@ -234,6 +236,8 @@ def map_error(error: BaseException, path: Path) -> BaseException:
         return BrokenInvariant("a unit of work ended without a result")
     if isinstance(error, UnicodeDecodeError):
         return DamagedFile(path, f"it has text that is no UTF-8: {error}")
+    if isinstance(error, msgspec.DecodeError | InvalidOperation):  # nothing else is decoded in a unit of work
+        return DamagedFile(path, f"a value in it, which is no event's, cannot be read: {error}")
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageFull(str(error))
     if not isinstance(error, sqlite3.Error):

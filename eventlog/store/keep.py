@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable
+from typing import Any
 
 from eventlog.encoding import MAX_ID_CHARACTERS
+from eventlog.events import decode_json
 from eventlog.store.store import Store
 
 DEPLOYMENT = ""
@@ -42,15 +44,15 @@ def extension_of(place: str) -> str | None:
 
 
 class KeptValues:
-    """The JSON texts of one agent, by key."""
+    """The JSON values of one agent, by key."""
 
     def __init__(self, store: Store, agent: str) -> None:
         self._store = store
         self._agent = agent
 
-    async def get(self, key: str) -> str | None:
-        """The text under a key; None when there is none."""
-        return await self._store.read(_get_value, self._agent, key)
+    async def get(self, key: str, default: Any) -> Any:
+        """The value under a key, or `default` when there is none."""
+        return await self._store.read(_get_value, self._agent, key, default)
 
     async def put(self, key: str, text: str) -> None:
         """Set the text under a key."""
@@ -89,9 +91,9 @@ class KeptFiles:
         return await self._store.read(_paths, self._agent, session, prefix)
 
 
-def _get_value(connection: sqlite3.Connection, agent: str, key: str) -> str | None:
+def _get_value(connection: sqlite3.Connection, agent: str, key: str, default: Any) -> Any:
     row = connection.execute("SELECT value FROM kv WHERE agent = ? AND key = ?", (agent, key)).fetchone()
-    return None if row is None else str(row[0])
+    return default if row is None else decode_json(row[0].encode())
 
 
 def _put_value(connection: sqlite3.Connection, agent: str, key: str, text: str) -> None:

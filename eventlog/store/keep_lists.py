@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
+from typing import Any
 
 import msgspec
 
+from eventlog.events import decode_json
 from eventlog.store.keep import DEPLOYMENT, extension_of, owner_of_channel, prefix_range
 
 
@@ -41,12 +43,12 @@ def kept_values(connection: sqlite3.Connection, prefix: str, place: str | None) 
     return [_value(*row) for row in rows]
 
 
-def kept_texts(connection: sqlite3.Connection, key: str, place: str | None) -> list[str]:
-    """The JSON under a key in the places that have it; at most two, which is one too many."""
+def values_under(connection: sqlite3.Connection, key: str, place: str | None) -> list[Any]:
+    """The values under a key in the places that have it; at most two, which is one too many."""
     rows = connection.execute(
         "SELECT value FROM kv WHERE key = ?2 AND (?1 IS NULL OR agent = ?1) LIMIT 2", (place, key)
     )
-    return [text for (text,) in rows]
+    return [decode_json(text.encode()) for (text,) in rows]
 
 
 def kept_files(

@@ -33,10 +33,10 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 def newest(connection: sqlite3.Connection, fold: Fold) -> Snapshot | None:
-    """The snapshot of a fold, None when there is none yet."""
+    """The snapshot of a fold, None when there is none yet, or one that cannot be read: it can be folded again."""
     row = connection.execute(
         "SELECT idx, CAST(state AS BLOB) FROM snapshot"
-        " WHERE session = ? AND reducer = ? AND version = ? AND initial = ?",
+        " WHERE session = ? AND reducer = ? AND version = ? AND initial = ? AND json_valid(state)",
         (fold.session, fold.reducer, fold.version, fold.digest),
     ).fetchone()
     return None if row is None else Snapshot(row[0], row[1])
@@ -63,7 +63,7 @@ def _keep(connection: sqlite3.Connection, fold: Fold, snapshot: Snapshot) -> Non
         "INSERT INTO snapshot (session, reducer, version, initial, idx, state) VALUES (?, ?, ?, ?, ?, ?)"
         " ON CONFLICT (session, reducer, version)"
         " DO UPDATE SET initial = excluded.initial, idx = excluded.idx, state = excluded.state"
-        " WHERE excluded.idx > idx OR excluded.initial <> initial",
+        " WHERE excluded.idx > idx OR excluded.initial <> initial OR NOT json_valid(state)",
         (fold.session, fold.reducer, fold.version, fold.digest, snapshot.index, snapshot.state.decode()),
     )
 
